@@ -1,0 +1,325 @@
+"""The common part of all datamodules: splits, loaders and normalisation."""
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
+from routing_lightning.errors import UsageError
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+class MultiTaskDataset(Dataset):
+    """Samples of several tasks over one shared array of images.
+
+    Args:
+        images: uint8, (M, C, H, W), best stored as (M, H, W, C) and permuted (channels_last). May be
+            memory-mapped.
+        index: Row of `images` for each sample, (N,), int64. An image may serve several samples.
+        tasks: Task of each sample, (N,), int64.
+        labels: In-task label of each sample, (N,), int64.
+    """
+
+    def __init__(self, images: Tensor, index: Tensor, tasks: Tensor, labels: Tensor) -> None:
+        self.images = images
+        self.index = index
+        self.tasks = tasks
+        self.labels = labels
+        self._rows = images.permute(0, 2, 3, 1)
+
+    def __len__(self) -> int:
+        """Number of samples N."""
+        return len(self.index)
+
+    def __getitem__(self, positions: Tensor) -> Batch:
+        """Gather a whole batch with one index operation per tensor.
+
+        Args:
+            positions: Positions in the data set, (B,), int64.
+
+        Returns:
+            images uint8 (B, C, H, W) in channels_last memory, tasks (B,), labels (B,).
+        """
+        rows = self._rows.index_select(0, self.index[positions])
+        return rows.permute(0, 3, 1, 2), self.tasks[positions], self.labels[positions]
+
+    def subset(self, positions: Tensor) -> "MultiTaskDataset":
+        """The samples at `positions`, (K,), over the same images."""
+        return MultiTaskDataset(
+            self.images, self.index[positions], self.tasks[positions], self.labels[positions]
+        )
+
+
+class MultiTaskData(NamedTuple):
+    """What a datamodule loads: names and the three parts.
+
+    Attributes:
+        task_names: One name per task.
+        class_names: For each task the names of its labels, in label order.
+        train: Training part.
+        val: Validation part; None where the test part serves for validation.
+        test: Test part.
+    """
+
+    task_names: list[str]
+    class_names: list[list[str]]
+    train: MultiTaskDataset
+    val: MultiTaskDataset | None
+    test: MultiTaskDataset
+
+
+class MultiTaskDataModule(LightningDataModule, ABC):
+    """Base of the datamodules: batches are `(image, task, label)`.
+
+    Images stay uint8 until they are on the device; `on_after_batch_transfer` makes them float32 and
+    normalises them with `mean` and `std`. A subclass sets these two, calls `save_hyperparameters` and writes
+    `load_data` (and `prepare_data` where something is to be downloaded or decoded).
+
+    Args:
+        root: Folder of the data, or None where there is none.
+        batch_size: Samples per batch and process, at least 1. All parts use it.
+        val_fraction: Part of the training data held out for validation, in [0, 1). 0 is the paper's protocol:
+            validation runs on the test part.
+        split_seed: Seed of all splits, in [0, 2**32). It is independent of the seed of the training.
+
+    Attributes:
+        num_tasks: Number of tasks; like all below known after `setup`.
+        num_classes: Largest number of labels in a task.
+        task_names: One name per task.
+        class_names: For each task the names of its labels.
+        image_shape: (C, H, W).
+        train_dataset: Training part.
+        val_dataset: Validation part.
+        test_dataset: Test part, also used for prediction.
+
+    Raises:
+        UsageError: An option has an impossible value.
+    """
+
+    mean: tuple[float, ...]
+    """Mean of each channel, in units of [0, 1]."""
+    std: tuple[float, ...]
+    """Standard deviation of each channel, in units of [0, 1]."""
+
+    num_tasks: int
+    num_classes: int
+    task_names: list[str]
+    class_names: list[list[str]]
+    image_shape: tuple[int, int, int]
+    train_dataset: MultiTaskDataset
+    val_dataset: MultiTaskDataset
+    test_dataset: MultiTaskDataset
+
+    def __init__(
+        self, root: str | None = None, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0
+    ) -> None:
+        super().__init__()
+        require_at_least(1, batch_size=batch_size)
+        if not 0 <= val_fraction < 1:
+            raise UsageError(
+                f"val_fraction is {val_fraction}, but must be at least 0 and below 1: "
+                "use 0 to validate on the test part, or for example 0.1"
+            )
+        if not 0 <= split_seed < 2**32:
+            raise UsageError(
+                f"split_seed is {split_seed}, but must be an integer in [0, 2**32): choose another"
+            )
+        self.root = root
+        self.batch_size = batch_size
+        self.val_fraction = val_fraction
+        self.split_seed = split_seed
+        self._is_set_up = False
+        self._moments: tuple[Tensor, Tensor] | None = None
+
+    @abstractmethod
+    def load_data(self) -> MultiTaskData:
+        """Load and split the data; must give the same result on every rank and every call."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load, split and check the data; calling it again, for any stage, changes nothing.
+
+        Args:
+            stage: "fit", "validate", "test", "predict" or None; all parts are loaded for each.
+
+        Raises:
+            UsageError: The data are missing, incomplete or too few.
+        """
+        if not self._is_set_up:
+            self._load()
+        if stage == "fit" and self.val_fraction == 0:
+            rank_zero_info(
+                "val_fraction=0: validation runs on the test set (paper protocol); "
+                "set val_fraction > 0 to hold out training data instead"
+            )
+
+    def _load(self) -> None:
+        data = self.load_data()
+        self.task_names = data.task_names
+        self.class_names = data.class_names
+        self.num_tasks = len(data.task_names)
+        self.num_classes = max(len(names) for names in data.class_names)
+        self.train_dataset = data.train
+        self.val_dataset = data.test if data.val is None else data.val
+        self.test_dataset = data.test
+        channels, height, width = data.train.images.shape[1:]
+        self.image_shape = (channels, height, width)
+        self._is_set_up = True
+
+    def train_dataloader(self) -> DataLoader:
+        """Shuffled batches of the training part; in order if the Trainer has `overfit_batches`."""
+        if self.trainer is not None and self.trainer.overfit_batches > 0:  # type: ignore[attr-defined]
+            return self._evaluation_loader(self.train_dataset)
+        rank, world_size = self._place()
+        # Lightning's own seed and not torch.initial_seed(): the order may depend on (seed, epoch) alone
+        seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+        sampler = TrainingBatchSampler(self.train_dataset, self.batch_size, seed, rank, world_size)
+        return _loader(self.train_dataset, sampler)
+
+    def val_dataloader(self) -> DataLoader:
+        """Batches of the validation part, in order."""
+        return self._evaluation_loader(self.val_dataset)
+
+    def test_dataloader(self) -> DataLoader:
+        """Batches of the test part, in order."""
+        return self._evaluation_loader(self.test_dataset)
+
+    def predict_dataloader(self) -> DataLoader:
+        """Batches of the test part, in order."""
+        return self._evaluation_loader(self.test_dataset)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Turn uint8 images into normalised float32 ones, on the device.
+
+        Args:
+            batch: (image, task, label), image (B, C, H, W). Images that are not uint8 are left alone.
+            dataloader_idx: Not used.
+
+        Returns:
+            The batch with image float32 (B, C, H, W), memory layout kept.
+        """
+        image, *rest = batch
+        if image.dtype != torch.uint8:
+            return batch
+        scale, shift = self._scale_and_shift(image.device)
+        return (image.to(torch.float32).mul_(scale).add_(shift), *rest)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seed of the splits, so that a checkpoint is judged on data that it was not trained on."""
+        return {"split_seed": self.split_seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the splits of the saved run; loaded data are loaded again if these differ.
+
+        Raises:
+            UsageError: The data do not hold what the saved run was trained on.
+        """
+        if state_dict == self.state_dict():
+            return
+        rank_zero_info(
+            "taking the splits of the data from the checkpoint, which differ from those of the configuration"
+        )
+        self.restore(state_dict)
+        if self._is_set_up:
+            # what is to be decoded may differ, too
+            if self.trainer is None or self.trainer.local_rank == 0:
+                self.prepare_data()
+            if self.trainer is not None:
+                self.trainer.strategy.barrier()
+            self._load()
+
+    def restore(self, state_dict: dict[str, Any]) -> None:
+        """Set what `load_data` depends on from a saved state."""
+        self.split_seed = state_dict["split_seed"]
+
+    def _scale_and_shift(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        # kept from batch to batch: copying constants to the device would make each step wait for it
+        if self._moments is None or self._moments[0].device != device:
+            mean = torch.tensor(self.mean, device=device).view(-1, 1, 1)
+            std = torch.tensor(self.std, device=device).view(-1, 1, 1)
+            self._moments = (1 / (255 * std), -mean / std)
+        return self._moments
+
+    def _evaluation_loader(self, dataset: MultiTaskDataset) -> DataLoader:
+        return _loader(dataset, EvaluationBatchSampler(dataset, self.batch_size, *self._place()))
+
+    def _place(self) -> tuple[int, int]:
+        """Rank and number of processes."""
+        if self.trainer is not None:
+            return self.trainer.global_rank, self.trainer.world_size
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return 0, 1
+
+
+def stratified_split(
+    dataset: MultiTaskDataset, fraction: float, seed: int
+) -> tuple[MultiTaskDataset, MultiTaskDataset | None]:
+    """Hold out the same fraction of each (task, label) pair.
+
+    Args:
+        dataset: N samples.
+        fraction: In [0, 1). Each pair gives the nearest whole number, at least one sample and never all.
+        seed: Seed of the draw.
+
+    Returns:
+        The rest and the part held out; None instead of the latter if the fraction is 0.
+
+    Raises:
+        UsageError: A pair has a single sample.
+    """
+    if fraction == 0:
+        return dataset, None
+    generator = torch.Generator().manual_seed(seed)
+    held_out = torch.zeros(len(dataset), dtype=torch.bool)
+    pairs, group = torch.unique(torch.stack([dataset.tasks, dataset.labels]), dim=1, return_inverse=True)
+    for number, (task, label) in enumerate(pairs.T.tolist()):
+        members = torch.nonzero(group == number).flatten()
+        if len(members) < 2:
+            raise UsageError(
+                f"label {label} of task {task} has 1 training image, but val_fraction={fraction} needs at "
+                "least 2: add images or set val_fraction to 0"
+            )
+        count = min(max(round(fraction * len(members)), 1), len(members) - 1)
+        held_out[draw(members, count, generator)] = True
+    return dataset.subset(torch.nonzero(~held_out).flatten()), dataset.subset(
+        torch.nonzero(held_out).flatten()
+    )
+
+
+def draw(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` different entries of `pool`, (P,), in random order, (count,)."""
+    return pool[torch.randperm(len(pool), generator=generator)[:count]]
+
+
+def require_at_least(minimum: int, **options: int) -> None:
+    """Raise a `UsageError` for the first of the named options whose value is below `minimum`."""
+    for name, value in options.items():
+        if value < minimum:
+            raise UsageError(f"{name} is {value}, but must be at least {minimum}: choose a larger value")
+
+
+def _loader(dataset: MultiTaskDataset, sampler: TrainingBatchSampler | EvaluationBatchSampler) -> DataLoader:
+    # A batch is one gather in memory: workers would only add the cost of sending it to another process, and
+    # batches without a BatchSampler are intended. Lightning's advice on both would mislead.
+    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    warnings.filterwarnings("ignore", ".*Couldn't infer the batch indices.*")
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=sampler,
+        collate_fn=_unchanged,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,217 @@
+"""CIFAR-MTL: the 20 superclasses of CIFAR-100 as tasks of 5 labels each."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.datasets import CIFAR100
+from torchvision.datasets.utils import check_integrity
+
+from routing_lightning.datamodules.base import (
+    MultiTaskData,
+    MultiTaskDataModule,
+    MultiTaskDataset,
+    stratified_split,
+)
+from routing_lightning.datamodules.download import explained_download
+from routing_lightning.datamodules.image_cache import ImageCache, class_folders, image_names
+from routing_lightning.errors import UsageError
+
+SUPERCLASSES: dict[str, tuple[str, str, str, str, str]] = {
+    "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
+    "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),
+    "flowers": ("orchid", "poppy", "rose", "sunflower", "tulip"),
+    "food_containers": ("bottle", "bowl", "can", "cup", "plate"),
+    "fruit_and_vegetables": ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
+    "household_electrical_devices": ("clock", "keyboard", "lamp", "telephone", "television"),
+    "household_furniture": ("bed", "chair", "couch", "table", "wardrobe"),
+    "insects": ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
+    "large_carnivores": ("bear", "leopard", "lion", "tiger", "wolf"),
+    "large_man-made_outdoor_things": ("bridge", "castle", "house", "road", "skyscraper"),
+    "large_natural_outdoor_scenes": ("cloud", "forest", "mountain", "plain", "sea"),
+    "large_omnivores_and_herbivores": ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
+    "medium_mammals": ("fox", "porcupine", "possum", "raccoon", "skunk"),
+    "non-insect_invertebrates": ("crab", "lobster", "snail", "spider", "worm"),
+    "people": ("baby", "boy", "girl", "man", "woman"),
+    "reptiles": ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
+    "small_mammals": ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
+    "trees": ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
+    "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
+    "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
+}
+"""Fine classes, alphabetically, of each superclass, in the archive's order."""
+
+TASK_AND_LABEL: dict[str, tuple[int, int]] = {
+    name: (task, label)
+    for task, names in enumerate(SUPERCLASSES.values())
+    for label, name in enumerate(names)
+}
+"""Task and in-task label of each fine class."""
+
+IMAGE_SIZE = 32
+PARTS = ("train", "test")
+
+
+class CIFARMTLDataModule(MultiTaskDataModule):
+    """CIFAR-MTL (paper, Table 1): 20 tasks, one per superclass of CIFAR-100.
+
+    Each task has 2,500 training and 500 test images.
+
+    The in-task label is the position of the fine class in the alphabetical list of its superclass. Two
+    layouts are recognised: torchvision's files in `root/cifar-100-python`, or a tree `train/<class>/*`,
+    `test/<class>/*` of images in any format that Pillow reads, directly in `root` or in `root/cifar100`. A
+    tree may hold any number of images, at least one for each class in each part; it is decoded once into a
+    cache.
+
+    Args:
+        root: Folder of the data.
+        batch_size: Samples per batch and process, at least 1.
+        download: Fetch torchvision's files if neither layout is there.
+        val_fraction: Part of the training data for validation, in [0, 1), the same for each class; 0:
+            validate on the test part.
+        split_seed: Seed of the validation split.
+        cache_dir: Folder for the decoded images of a tree; None: `root/.cache`.
+
+    Raises:
+        UsageError: An option has an impossible value.
+    """
+
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+
+    def __init__(
+        self,
+        root: str = "data",
+        batch_size: int = 16,
+        download: bool = True,
+        val_fraction: float = 0.0,
+        split_seed: int = 0,
+        cache_dir: str | None = None,
+    ) -> None:
+        root = os.fspath(root)
+        cache_dir = None if cache_dir is None else os.fspath(cache_dir)
+        super().__init__(root, batch_size, val_fraction, split_seed)
+        self.save_hyperparameters()
+        self.folder = Path(root)
+        self.download = download
+        self.cache_dir = cache_dir
+
+    def prepare_data(self) -> None:
+        """Decode the tree, or fetch the archive."""
+        tree = self._tree()
+        if tree is not None:
+            self._cache(tree).prepare()
+        elif self.download:
+            archive = self.folder / CIFAR100.base_folder
+            with explained_download("CIFAR-100", archive):
+                CIFAR100(self.root, train=False, download=True)
+
+    def load_data(self) -> MultiTaskData:
+        """Load the layout that is there; see the base class."""
+        tree = self._tree()
+        train, test = self._load_archive() if tree is None else self._load_tree(tree)
+        train, val = stratified_split(train, self.val_fraction, self.split_seed)
+        class_names = [list(names) for names in SUPERCLASSES.values()]
+        return MultiTaskData(list(SUPERCLASSES), class_names, train, val, test)
+
+    def _tree(self) -> Path | None:
+        """The folder that holds train/ and test/, or None if the archive is to be used."""
+        if (self.folder / CIFAR100.base_folder).is_dir():
+            return None
+        if all((self.folder / part).is_dir() for part in PARTS):
+            return self.folder
+        nested = self.folder / "cifar100"
+        return nested if nested.is_dir() else None
+
+    def _tree_names(self, tree: Path) -> dict[str, list[str]]:
+        """Paths of the images of each part, relative to `tree`, checked to cover the 100 classes."""
+        names: dict[str, list[str]] = {}
+        for part in PARTS:
+            found = set(class_folders(tree / part))
+            unknown, missing = sorted(found - TASK_AND_LABEL.keys()), sorted(TASK_AND_LABEL.keys() - found)
+            if unknown or missing:
+                raise UsageError(
+                    f"{tree / part} must hold one folder for each of the 100 classes of CIFAR-100, but has "
+                    f"{_listed('unknown', unknown)} and {_listed('missing', missing)}: rename, remove or add "
+                    "folders"
+                )
+            names[part] = []
+            for fine in sorted(found):
+                images = image_names(tree / part / fine)
+                if not images:
+                    raise UsageError(
+                        f"{tree / part / fine} holds 0 images, but each class needs at least 1: complete the "
+                        "tree"
+                    )
+                names[part] += [f"{part}/{fine}/{image}" for image in images]
+        return names
+
+    def _cache(self, tree: Path) -> ImageCache:
+        names = self._tree_names(tree)
+        cache_dir = self.cache_dir or str(self.folder / ".cache")
+        return ImageCache(tree, names["train"] + names["test"], IMAGE_SIZE, cache_dir)
+
+    def _load_tree(self, tree: Path) -> tuple[MultiTaskDataset, MultiTaskDataset]:
+        cache = self._cache(tree)
+        images = cache.load()
+        fine_classes = [name.split("/")[1] for name in cache.names]
+        num_train = sum(name.startswith("train/") for name in cache.names)
+        pairs = torch.tensor([TASK_AND_LABEL[name] for name in fine_classes])
+        return _two_parts(images, pairs, num_train)
+
+    def _load_archive(self) -> tuple[MultiTaskDataset, MultiTaskDataset]:
+        archive = self.folder / CIFAR100.base_folder
+        if not archive.is_dir():
+            raise UsageError(
+                f"no CIFAR-100 in {self.folder}: neither {archive} nor train/ and test/ with class folders "
+                f"(there or in {self.folder / 'cifar100'}) exist; set root to the right folder or download: "
+                "true"
+            )
+        listed = [
+            *CIFAR100.train_list,
+            *CIFAR100.test_list,
+            [CIFAR100.meta["filename"], CIFAR100.meta["md5"]],
+        ]
+        for name, md5 in listed:
+            if not check_integrity(str(archive / name), md5):
+                raise UsageError(
+                    f"{archive / name} is missing or incomplete: remove {archive} and set download: true, "
+                    "or copy the whole archive again"
+                )
+        # the checksums above make sure that these are the published pickles
+        meta, train, test = (_unpickle(archive / name) for name in ("meta", "train", "test"))
+        fine_names, coarse_names = meta["fine_label_names"], meta["coarse_label_names"]
+        fine = np.array(train["fine_labels"] + test["fine_labels"])
+        coarse = np.array(train["coarse_labels"] + test["coarse_labels"])
+        for task, label in np.unique(np.stack([coarse, fine], 1), axis=0).tolist():
+            if fine_names[label] not in SUPERCLASSES.get(coarse_names[task], ()):
+                raise UsageError(
+                    f"{archive} puts the class {fine_names[label]!r} into the superclass "
+                    f"{coarse_names[task]!r}, which is not how CIFAR-100 groups its classes: replace it with "
+                    "the published archive"
+                )
+        pairs = torch.tensor([TASK_AND_LABEL[name] for name in fine_names])[torch.from_numpy(fine)]
+        flat = np.concatenate([train["data"], test["data"]])
+        rows = np.ascontiguousarray(flat.reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE).transpose(0, 2, 3, 1))
+        return _two_parts(torch.from_numpy(rows).permute(0, 3, 1, 2), pairs, len(train["fine_labels"]))
+
+
+def _two_parts(images: Tensor, pairs: Tensor, num_train: int) -> tuple[MultiTaskDataset, MultiTaskDataset]:
+    """Split images (M, C, H, W) with their (task, label) pairs (M, 2) after the first `num_train`."""
+    tasks, labels = pairs.T.contiguous()
+    whole = MultiTaskDataset(images, torch.arange(len(images)), tasks, labels)
+    return whole.subset(torch.arange(num_train)), whole.subset(torch.arange(num_train, len(images)))
+
+
+def _unpickle(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return pickle.load(file, encoding="latin1")
+
+
+def _listed(what: str, names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{len(names)} {what}" + (f" ({', '.join(names[:most])}{more})" if names else "")

@@ -1,0 +1,25 @@
+"""Telling a failed download in one sentence."""
+
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+
+from routing_lightning.errors import UsageError
+
+_FAILURES = (OSError, RuntimeError, ValueError, EOFError, HTTPException, tarfile.TarError, zlib.error)
+
+
+@contextmanager
+def explained_download(what: str, path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong inside into a `UsageError` that names `what` and the missing `path`."""
+    try:
+        yield
+    except _FAILURES as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"{what} is not complete in {path} and downloading it failed ({reason}): check the network and "
+            f"the free space, or set download: false and place the files in {path} by hand"
+        ) from error

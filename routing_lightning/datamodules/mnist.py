@@ -1,0 +1,113 @@
+"""MNIST-MTL: ten tasks, each digit against the rest."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchvision.datasets import MNIST
+from torchvision.datasets.mnist import read_image_file, read_label_file
+
+from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, require_at_least
+from routing_lightning.datamodules.download import explained_download
+from routing_lightning.datamodules.one_against_rest import one_against_rest, rows_by_class
+from routing_lightning.errors import UsageError
+
+NUM_CLASSES = 10
+FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+class MNISTMTLDataModule(MultiTaskDataModule):
+    """MNIST-MTL (paper, Table 1): 10 tasks, "is it a c?", each with 10,000 training and 200 test images.
+
+    Each task draws `train_per_class` images of each digit from MNIST's training part and `test_per_class`
+    from its test part, without replacement within the task and independently of the other tasks; an image may
+    so serve several tasks. With the defaults always saying no is right for 90 %. The files are torchvision's,
+    in `root/MNIST/raw`.
+
+    Args:
+        root: Folder of the data.
+        batch_size: Samples per batch and process, at least 1.
+        download: Fetch the files if they are not there.
+        train_per_class: Training images of each digit per task, at least 1.
+        test_per_class: Test images of each digit per task, at least 1.
+        val_fraction: Part of the training data for validation, in [0, 1), the same for each digit; 0:
+            validate on the test part.
+        split_seed: Seed of all draws.
+
+    Raises:
+        UsageError: An option has an impossible value.
+    """
+
+    mean = (0.1307,)
+    std = (0.3081,)
+
+    def __init__(
+        self,
+        root: str = "data",
+        batch_size: int = 16,
+        download: bool = True,
+        train_per_class: int = 1000,
+        test_per_class: int = 20,
+        val_fraction: float = 0.0,
+        split_seed: int = 0,
+    ) -> None:
+        root = os.fspath(root)
+        super().__init__(root, batch_size, val_fraction, split_seed)
+        require_at_least(1, train_per_class=train_per_class, test_per_class=test_per_class)
+        self.save_hyperparameters()
+        self.folder = Path(root) / "MNIST" / "raw"
+        self.download = download
+        self.train_per_class = train_per_class
+        self.test_per_class = test_per_class
+
+    def prepare_data(self) -> None:
+        """Fetch the files unless all of them are there."""
+        if self.download and not all((self.folder / name).is_file() for name in FILES):
+            with explained_download("MNIST", self.folder):
+                MNIST(self.folder.parent.parent, train=False, download=True)
+
+    def load_data(self) -> MultiTaskData:
+        """Read the four files; see the base class."""
+        train_images, train_labels = self._read_part("train")
+        test_images, test_labels = self._read_part("t10k")
+        return one_against_rest(
+            torch.cat([train_images, test_images]).unsqueeze(1),
+            rows_by_class(train_labels, NUM_CLASSES),
+            rows_by_class(test_labels, NUM_CLASSES, first_row=len(train_images)),
+            self.train_per_class,
+            self.test_per_class,
+            self.val_fraction,
+            self.split_seed,
+        )
+
+    def _read_part(self, part: str) -> tuple[Tensor, Tensor]:
+        """Images, uint8 (M, H, W), and labels, int64 (M,), of "train" or "t10k"."""
+        image_path, label_path = (self.folder / name for name in FILES if name.startswith(part))
+        images, labels = self._read(image_path, read_image_file), self._read(label_path, read_label_file)
+        if len(images) != len(labels):
+            raise UsageError(
+                f"{image_path} has {len(images)} images but {label_path} has {len(labels)} labels: remove "
+                "both and set download: true, or copy them again"
+            )
+        return images, labels
+
+    def _read(self, path: Path, reader: Callable[[str], Tensor]) -> Tensor:
+        if not path.is_file():
+            raise UsageError(
+                f"no MNIST in {self.root}: {path} is missing; set root to the right folder, download: true, "
+                "or unpack the four files there"
+            )
+        try:
+            return reader(str(path))
+        # torchvision checks these files with whatever comes to hand, assertions included
+        except Exception as error:
+            raise UsageError(
+                f"{path} is no complete MNIST file: remove it and set download: true, or copy it again"
+            ) from error

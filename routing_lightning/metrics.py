@@ -1,0 +1,41 @@
+"""Loss and accuracy per task."""
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+
+class TaskMetrics(Metric):
+    """Mean loss, and share of right predictions of each task, over an epoch.
+
+    Args:
+        num_tasks: T, number of tasks.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+    correct: Tensor
+    total: Tensor
+    loss: Tensor
+
+    def __init__(self, num_tasks: int) -> None:
+        super().__init__()
+        self.add_state("correct", torch.zeros(num_tasks, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros(num_tasks, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("loss", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, losses: Tensor, hits: Tensor, tasks: Tensor) -> None:
+        """Counts a batch.
+
+        Args:
+            losses: (N,) loss of each sample.
+            hits: (N,) bool, whether each prediction is right.
+            tasks: (N,) int64 in [0, T).
+        """
+        self.correct.index_add_(0, tasks, hits.long())
+        self.total.index_add_(0, tasks, torch.ones_like(tasks))
+        self.loss += losses.float().sum()
+
+    def compute(self) -> tuple[Tensor, Tensor]:
+        """Mean loss (), and accuracy of each task in [0, 1], (T,) float32; nan for a task without samples."""
+        return self.loss / self.total.sum(), self.correct.float() / self.total.float()

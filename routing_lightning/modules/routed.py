@@ -1,0 +1,220 @@
+"""RoutedClassifier: blocks learn by SGD, the router by reinforcement, in one training step."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from routing_lightning.errors import UsageError
+from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
+from routing_lightning.modules.gather import gather_trace
+from routing_lightning.nn.blocks import Blocks, LinearBlocks
+from routing_lightning.nn.routing import RoutingNetwork
+from routing_lightning.routers import Router, Trace, correctness_reward
+
+
+def paper_layers(
+    features: int, num_classes: int, depth: int, hidden: int, num_blocks: Sequence[int]
+) -> list[LinearBlocks]:
+    """The paper's routed layers: (features -> hidden), (hidden -> hidden) ..., (hidden -> classes) (section 3).
+
+    Args:
+        features: size of the feature vector.
+        num_classes: C, size of the output.
+        depth: D, number of layers, at least 1.
+        hidden: units of a hidden layer.
+        num_blocks: number of blocks of each of the D layers.
+
+    Returns:
+        D sets of blocks, with ReLU after all but the last.
+    """
+    sizes = [features, *[hidden] * (depth - 1), num_classes]
+    return [
+        LinearBlocks(num_blocks[d], sizes[d], sizes[d + 1], relu=d < depth - 1) for d in range(depth)
+    ]
+
+
+class RoutedClassifier(TaskClassifier):
+    """A routing network on top of shared features (paper, Algorithm 2: Router-Trainer).
+
+    Each training step makes one optimizer step on the features and on the blocks that got a sample, and one update of
+    the router by the return of each sample.
+
+    Besides the metrics of :class:`TaskClassifier` it logs ``router/entropy/depth_<d>`` (nats, mean over tasks) and
+    ``router/blocks_in_use/depth_<d>`` (blocks that are the most probable one of some task) each epoch.
+
+    Args:
+        num_tasks: T, number of tasks, at least 1.
+        num_classes: C, the largest number of labels of a task, at least 2.
+        features: maps images (N, C, H, W) to vectors (N, ``features.out_features``).
+        router: who picks the blocks.
+        depth: D, number of routed layers, at least 1 (paper: 3).
+        hidden: units of each hidden layer, at least 1 (paper: 128).
+        num_blocks: blocks per layer, one number or one per layer; by default one block per task, as in the paper.
+        layers: sets of blocks to use in place of the paper's; ``depth``, ``hidden`` and ``num_blocks`` then do not count.
+        optimizer: makes the optimizer of features and blocks; SGD with lr 1e-2 (paper, section 3) by default.
+        lr_scheduler: makes the learning rate scheduler; none by default.
+        lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
+        gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own
+            option for modules that optimize manually.)
+        accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
+
+    Raises:
+        UsageError: if a value is out of its range or sizes do not fit.
+    """
+
+    def __init__(
+        self,
+        num_tasks: int,
+        num_classes: int,
+        features: nn.Module,
+        router: Router,
+        depth: int = 3,
+        hidden: int = 128,
+        num_blocks: int | list[int] | None = None,
+        layers: list[Blocks] | None = None,
+        optimizer: OptimizerCallable = sgd,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_interval: str = "epoch",
+        gradient_clip_val: float | None = None,
+        accumulate_grad_batches: int = 1,
+    ) -> None:
+        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
+        self.save_plain_hyperparameters(inspect.currentframe())
+        self.automatic_optimization = False
+        if gradient_clip_val is not None and not gradient_clip_val > 0:
+            raise UsageError(f"gradient_clip_val is {gradient_clip_val}; give a norm above 0, or null for no clipping.")
+        if accumulate_grad_batches < 1:
+            raise UsageError(f"accumulate_grad_batches is {accumulate_grad_batches}; give at least 1.")
+        if not isinstance(getattr(features, "out_features", None), int):
+            raise UsageError(f"features {type(features).__name__} has no integer attribute out_features; give it one.")
+        self.gradient_clip_val = gradient_clip_val
+        self.accumulate_grad_batches = accumulate_grad_batches
+        self.features = features
+        if layers is None:
+            if depth < 1:
+                raise UsageError(f"depth is {depth}; give at least 1 routed layer.")
+            blocks = num_tasks if num_blocks is None else num_blocks
+            blocks = [blocks] * depth if isinstance(blocks, int) else blocks
+            if len(blocks) != depth:
+                raise UsageError(f"num_blocks lists {len(blocks)} layers but depth is {depth}; give one number per layer.")
+            layers = list(paper_layers(features.out_features, num_classes, depth, hidden, blocks))
+        self.network = RoutingNetwork(layers, router, num_tasks)
+
+    @property
+    def router(self) -> Router:
+        """The router."""
+        return self.network.router
+
+    # -- processes and devices -----------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Checks the model against the data and prepares the strategy."""
+        super().setup(stage)
+        strategy = self.trainer.strategy
+        if isinstance(strategy, DDPStrategy):
+            # A block may get samples on some ranks and not on others, or on none.
+            strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
+        # Every rank learns from the records of all, so routers are equal without help: DDP must not overwrite them.
+        self._ddp_params_and_buffers_to_ignore = [
+            f"network.router.{name}" for name in self.network.router.state_dict(keep_vars=True)
+        ]
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Moves images and labels; tasks stay on the host, where the table is, so that routing never waits."""
+        images, tasks, labels = batch
+        return images.to(device, non_blocking=True), tasks, labels.to(device, non_blocking=True)
+
+    # -- the step ------------------------------------------------------------------------------------------------------
+
+    def forward(self, images: Tensor, tasks: Tensor) -> Tensor:
+        """Logits of the most probable routes: images (N, C, H, W), tasks (N,) -> (N, num_classes)."""
+        return self.route(images, tasks, explore=False)[0]
+
+    def route(
+        self, images: Tensor, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Trace]:
+        """Logits (N, num_classes) and the trace of the routes."""
+        return self.network(self.features(images.to(self.dtype)), tasks, explore=explore, generator=generator)
+
+    def on_fit_start(self) -> None:
+        """Notes the seed of the action noise."""
+        self.noise_seed = torch.initial_seed()
+
+    def noise(self, batch_idx: int) -> torch.Generator:
+        """Source of a batch's action noise: another one per seed, epoch, batch and process.
+
+        It depends on nothing else, so a resumed run draws what the unbroken run would have drawn.
+        """
+        key = (self.noise_seed, self.current_epoch, batch_idx, self.global_rank)
+        return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        """One step of Algorithm 2 for a batch.
+
+        Returns:
+            ``loss``: the detached mean loss; ``trace``: the trace of all processes' samples, for callbacks.
+        """
+        images, tasks, labels = batch
+        logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
+        losses = cross_entropy(logits.float(), labels, reduction="none")
+        loss = losses.mean()
+        self.manual_backward(loss / self.accumulate_grad_batches)
+        if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
+            self.optimizer_step()
+
+        hits = logits.argmax(1) == labels
+        self.count("train", losses, hits, tasks)
+        trace.final_reward = correctness_reward(logits.argmax(1), labels).cpu()
+        trace.rewards = torch.zeros(trace.actions.shape)
+        trace = gather_trace(trace, self.trainer.strategy)
+        self.router.learn(trace)
+        self.log("train/loss_step", loss.detach(), prog_bar=True)
+        return {"loss": loss.detach(), "trace": trace}
+
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """Parameters of features and blocks; the router learns by itself."""
+        own = {id(parameter) for parameter in self.router.parameters()}
+        return [parameter for parameter in self.parameters() if id(parameter) not in own]
+
+    def optimizer_step(self) -> None:  # type: ignore[override]
+        """Steps the optimizer over the parameters with a gradient, and the scheduler if it goes by steps."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        if self.gradient_clip_val is not None:
+            self.clip_gradients(optimizer, gradient_clip_val=self.gradient_clip_val, gradient_clip_algorithm="norm")
+        optimizer.step()
+        optimizer.zero_grad()
+        if self.lr_interval == "step":
+            self.step_scheduler()
+
+    def step_scheduler(self) -> None:
+        """Steps the learning rate scheduler (Lightning leaves that to modules that optimize manually)."""
+        scheduler = self.lr_schedulers()
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            monitor = getattr(scheduler, "monitor", "val/loss")
+            if monitor not in self.trainer.callback_metrics:
+                names = ", ".join(sorted(self.trainer.callback_metrics))
+                raise UsageError(f"lr_scheduler monitors {monitor!r}, which is not logged; give one of {names}.")
+            scheduler.step(self.trainer.callback_metrics[monitor])
+        elif scheduler is not None:
+            scheduler.step()
+
+    def on_train_epoch_end(self) -> None:
+        """Reports the epoch and steps the scheduler if it goes by epochs."""
+        super().on_train_epoch_end()
+        probabilities = self.router.probabilities()
+        entropy = torch.special.entr(probabilities).sum(-1).mean(0)
+        chosen = probabilities.argmax(-1)
+        for depth in range(chosen.shape[1]):
+            self.log(f"router/entropy/depth_{depth + 1}", entropy[depth])
+            self.log(f"router/blocks_in_use/depth_{depth + 1}", float(chosen[:, depth].unique().numel()))
+        if self.lr_interval == "epoch":
+            self.step_scheduler()

@@ -1,0 +1,144 @@
+"""Sets of function blocks, and the dispatch of a batch to its blocks (paper, section 2)."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from routing_lightning.errors import UsageError
+
+
+class Blocks(nn.Module):
+    """A set of function blocks of one layer. Each sample of a batch goes through the block chosen for it.
+
+    Only the blocks that got a sample are run; the parameters of the others get no gradient. A derived class says what
+    one block does in :meth:`run`.
+
+    Args:
+        num_blocks: K, at least 1.
+
+    Attributes:
+        active: the blocks that got a sample since :meth:`reset_active`.
+
+    Raises:
+        UsageError: if ``num_blocks`` is below 1.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__()
+        if num_blocks < 1:
+            raise UsageError(f"num_blocks is {num_blocks}; give at least 1 block per layer.")
+        self.num_blocks = num_blocks
+        self.active: set[int] = set()
+
+    def run(self, block: int, x: Tensor) -> Tensor:
+        """Applies one block to the n > 0 samples sent to it: (n, ...) -> (n, ...)."""
+        raise TypeError(f"{type(self).__name__} does not say what a block does: override run")
+
+    def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
+        """Parameters of one block."""
+        raise TypeError(f"{type(self).__name__} does not say what a block holds: override block_parameters")
+
+    def forward(self, x: Tensor, actions: Tensor) -> Tensor:
+        """Applies to each sample its block.
+
+        Args:
+            x: (N, ...), the activations.
+            actions: (N,) int64, a block in [0, K), or K for PASS, which leaves the activation as it is. Best on the
+                host: on a device the call waits for it.
+
+        Returns:
+            (N, ...), in the order of ``x``.
+        """
+        actions = actions.cpu()
+        order = torch.argsort(actions, stable=True)
+        counts = torch.bincount(actions, minlength=self.num_blocks + 1).tolist()
+        passed = counts.pop()
+        used = [block for block, count in enumerate(counts) if count]
+        if self.training:
+            self.active.update(used)
+        index = order.to(x.device, non_blocking=True)
+        pieces = x[index].split([counts[block] for block in used] + [passed] * (passed > 0))
+        out = [self.run(block, piece) for block, piece in zip(used, pieces, strict=False)]
+        if passed:
+            out.append(pieces[-1])
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(len(order))
+        return torch.cat(out)[inverse.to(x.device, non_blocking=True)]
+
+    def active_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the blocks that got a sample since :meth:`reset_active`."""
+        for block in sorted(self.active):
+            yield from self.block_parameters(block)
+
+    def reset_active(self) -> None:
+        """Forgets which blocks got a sample."""
+        self.active.clear()
+
+
+class LinearBlocks(Blocks):
+    """Fully connected function blocks, each with its own parameters and the initialisation of ``nn.Linear``.
+
+    Args:
+        num_blocks: K, at least 1.
+        in_features: size of the input, at least 1.
+        out_features: size of the output, at least 1.
+        relu: whether a block ends with a ReLU (all but the classification layer do).
+
+    Raises:
+        UsageError: if a size is below 1.
+    """
+
+    def __init__(self, num_blocks: int, in_features: int, out_features: int, relu: bool = True) -> None:
+        super().__init__(num_blocks)
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if size < 1:
+                raise UsageError(f"{name} of a layer is {size}; give at least 1.")
+        self.in_features = in_features
+        self.out_features = out_features
+        self.relu = relu
+        linears = [nn.Linear(in_features, out_features) for _ in range(num_blocks)]
+        # One parameter per block, not one stack: optimizers skip a parameter without gradient, so a block without
+        # samples is moved neither by momentum nor by weight decay, and costs nothing.
+        self.weight = nn.ParameterList([linear.weight for linear in linears])
+        self.bias = nn.ParameterList([linear.bias for linear in linears])
+
+    def run(self, block: int, x: Tensor) -> Tensor:
+        """One linear map, and ReLU: (n, in_features) -> (n, out_features)."""
+        y = F.linear(x, self.weight[block], self.bias[block])
+        return F.relu(y) if self.relu else y
+
+    def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
+        """Weight and bias of one block."""
+        yield self.weight[block]
+        yield self.bias[block]
+
+
+class ModuleBlocks(Blocks):
+    """Function blocks that are any modules; those of one set must give outputs of the same shape.
+
+    Args:
+        modules: the blocks. One that normalises over the batch must cope with a batch of one sample.
+        in_features: size of the input, for layers that are checked against each other; None if not a vector.
+        out_features: size of the output; None if not a vector.
+
+    Raises:
+        UsageError: if there is no module.
+    """
+
+    def __init__(
+        self, modules: Sequence[nn.Module], in_features: int | None = None, out_features: int | None = None
+    ) -> None:
+        super().__init__(len(modules))
+        self.in_features = in_features
+        self.out_features = out_features
+        self.blocks = nn.ModuleList(modules)
+
+    def run(self, block: int, x: Tensor) -> Tensor:
+        """Calls the block's module."""
+        return self.blocks[block](x)
+
+    def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
+        """Parameters of the block's module."""
+        return self.blocks[block].parameters()

@@ -1,0 +1,231 @@
+"""The Weighted Policy Learner (paper, Algorithm 3; Abdallah & Lesser, 2006) for tabular policies."""
+
+from typing import Literal
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from routing_lightning.errors import UsageError
+from routing_lightning.routers.learner import Learner
+from routing_lightning.routers.policies import Policy, TabularPolicy
+from routing_lightning.routers.trace import Trace
+
+Scaling = Literal["printed", "original"]
+Projection = Literal["normalise", "euclidean"]
+
+
+@numba.njit(cache=True, nogil=True)
+def _project_euclidean(row, floor, one):  # type: ignore[no-untyped-def]
+    """Nearest point of the simplex with every entry at least ``floor`` (Duchi et al., 2008)."""
+    mass = one - floor * row.size
+    ordered = np.sort(row - floor)[::-1]
+    total = mass - mass
+    theta = total
+    for k in range(row.size):
+        total += ordered[k]
+        candidate = (total - mass) / (k + 1)
+        if ordered[k] > candidate:
+            theta = candidate
+    for k in range(row.size):
+        row[k] = max(row[k] - floor - theta, one - one) + floor
+
+
+@numba.njit(cache=True, nogil=True)
+def _wpl_loop(  # type: ignore[no-untyped-def]
+    policy, baseline, per_action, agents, actions, returns, sizes, lr, baseline_lr, printed, floor, one, euclidean
+):
+    """Algorithm 3, sample after sample, decision after decision. All floats have the policy's precision."""
+    for n in range(actions.shape[0]):
+        for d in range(actions.shape[1]):
+            action = actions[n, d]
+            if action < 0:
+                continue
+            row = policy[agents[n], d, : sizes[d]]
+            column = action if per_action else 0
+            average = (one - baseline_lr) * baseline[agents[n], d, column] + baseline_lr * returns[n, d]
+            baseline[agents[n], d, column] = average
+            delta = returns[n, d] - average
+            if (delta < 0) == printed:
+                delta *= one - row[action]
+            else:
+                delta *= row[action]
+            row[action] += lr * delta
+            if euclidean:
+                _project_euclidean(row, floor, one)
+                continue
+            total = one - one
+            for k in range(row.size):
+                row[k] = min(max(row[k], floor), one)
+                total += row[k]
+            for k in range(row.size):
+                row[k] = row[k] / total if total > 0 else one / row.size
+
+
+def wpl_update(
+    policy: Tensor,
+    baseline: Tensor,
+    agents: Tensor,
+    actions: Tensor,
+    returns: Tensor,
+    *,
+    policy_lr: float,
+    baseline_lr: float | None = None,
+    scaling: Scaling = "printed",
+    floor: float = 0.0,
+    num_actions: Tensor | None = None,
+    projection: Projection = "normalise",
+) -> None:
+    """Weighted Policy Learner update in place, sample after sample (paper, Algorithm 3).
+
+    Each decision first moves the average return, then takes the difference to it, scales it by the probability of
+    the action and adds it to that probability; the row is then clipped to [floor, 1] and divided by its sum (a zero
+    sum gives the uniform row). The result for a batch is that of its samples one by one, exactly: the loop is the
+    algorithm as printed, compiled. Works on the host; tensors on another device are copied there and back.
+
+    Args:
+        policy: (A, D, K) float32 or float64, probability of each action per agent and depth; changed in place.
+        baseline: (A, D) average return per agent and depth, or (A, D, K) per action; changed in place.
+        agents: (N,) int, the deciding agent of each sample, in [0, A).
+        actions: (N, D) int, the actions taken, in [0, K); -1 = no decision there.
+        returns: (N, D) float, the return of each decision.
+        policy_lr: learning rate of the policy, lambda_pi, in (0, inf).
+        baseline_lr: learning rate of the average return in (0, 1]; ``policy_lr`` if None, as in the paper.
+        scaling: ``"printed"`` scales a negative difference by 1 - pi(a) and a positive one by pi(a), as Algorithm 3
+            prints it; ``"original"`` does the opposite, as the paper's appendix and the original WPL article do.
+        floor: smallest probability of an action before the division, in [0, 1/K].
+        num_actions: (D,) int, how many of the K actions exist at each depth; all if None.
+        projection: ``"normalise"`` (the paper's clip and divide) or ``"euclidean"`` (the nearest point of the simplex
+            whose entries are at least ``floor``).
+
+    Raises:
+        UsageError: if an agent or action is out of range, or shapes do not fit.
+    """
+    num_agents, depth, width = policy.shape
+    if actions.shape != returns.shape or actions.shape != (agents.shape[0], depth):
+        raise UsageError(
+            f"wpl_update got actions {tuple(actions.shape)}, returns {tuple(returns.shape)} and agents "
+            f"{tuple(agents.shape)} for a policy of depth {depth}; give (N, {depth}), (N, {depth}) and (N,)."
+        )
+    if baseline.shape not in ((num_agents, depth), (num_agents, depth, width)):
+        raise UsageError(
+            f"wpl_update got a baseline of shape {tuple(baseline.shape)}; give {(num_agents, depth)} "
+            f"(one average per depth) or {(num_agents, depth, width)} (one per action)."
+        )
+    if agents.shape[0] == 0:
+        return
+    sizes = np.full(depth, width) if num_actions is None else num_actions.cpu().numpy()
+    host_agents, host_actions = agents.cpu().numpy(), actions.cpu().numpy()
+    if host_agents.min() < 0 or host_agents.max() >= num_agents:
+        raise UsageError(f"wpl_update got agents outside 0..{num_agents - 1}; give agents of this policy.")
+    if host_actions.min() < -1 or (host_actions >= sizes).any():
+        raise UsageError(f"wpl_update got actions outside -1..{width - 1}; give actions of this policy, -1 for none.")
+
+    host_policy, host_baseline = policy.detach().cpu(), baseline.detach().cpu()
+    if not host_policy.is_contiguous() or not host_baseline.is_contiguous():
+        host_policy, host_baseline = host_policy.contiguous(), host_baseline.contiguous()
+    table = host_policy.numpy()
+    number = table.dtype.type
+    _wpl_loop(
+        table,
+        host_baseline.numpy().reshape(num_agents, depth, -1),
+        baseline.dim() == 3,
+        host_agents,
+        host_actions,
+        returns.detach().to("cpu", policy.dtype).numpy(),
+        sizes,
+        number(policy_lr),
+        number(policy_lr if baseline_lr is None else baseline_lr),
+        scaling == "printed",
+        number(floor),
+        number(1),
+        projection == "euclidean",
+    )
+    for target, host in ((policy, host_policy), (baseline, host_baseline)):
+        if target.data_ptr() != host.data_ptr():
+            target.copy_(host)
+
+
+class WPL(Learner):
+    """Weighted Policy Learner: tabular policy gradient that damps oscillation between agents (paper, Algorithm 3).
+
+    Args:
+        policy_lr: learning rate of the policy, lambda_pi > 0. The paper does not give it.
+        baseline_lr: learning rate of the average return in (0, 1]; ``policy_lr`` if None, as in the paper.
+        scaling: ``"printed"`` as Algorithm 3 prints it, ``"original"`` as the WPL article has it; see
+            :func:`wpl_update`.
+        floor: smallest probability of an action, in [0, 1); 0 in the paper.
+        baseline: one average return ``"per_depth"`` (the default reading) or ``"per_action"``.
+        projection: ``"normalise"`` as in the paper, or ``"euclidean"``.
+
+    Raises:
+        UsageError: if a value is out of its range.
+    """
+
+    average_return: Tensor
+
+    def __init__(
+        self,
+        policy_lr: float = 0.1,
+        baseline_lr: float | None = None,
+        scaling: Scaling = "printed",
+        floor: float = 0.0,
+        baseline: Literal["per_depth", "per_action"] = "per_depth",
+        projection: Projection = "normalise",
+    ) -> None:
+        super().__init__()
+        if not policy_lr > 0:
+            raise UsageError(f"policy_lr is {policy_lr}; give a learning rate above 0.")
+        if baseline_lr is not None and not 0 < baseline_lr <= 1:
+            raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1], or null for that of the policy.")
+        if baseline_lr is None and policy_lr > 1:
+            raise UsageError(f"policy_lr is {policy_lr} and serves the average too; give it in (0, 1] or baseline_lr.")
+        if not 0 <= floor < 1:
+            raise UsageError(f"floor is {floor}; give the smallest probability of an action, in [0, 1).")
+        self.policy_lr = policy_lr
+        self.baseline_lr = baseline_lr
+        self.scaling: Scaling = scaling
+        self.floor = floor
+        self.per_action = baseline == "per_action"
+        self.projection: Projection = projection
+
+    def initial_table(self, num_agents: int, num_actions: list[int]) -> Tensor:
+        """Uniform probabilities over the actions that exist: (num_agents, D, max(num_actions))."""
+        if self.floor * max(num_actions) > 1:
+            raise UsageError(f"floor is {self.floor}; with {max(num_actions)} actions give at most 1/{max(num_actions)}.")
+        sizes = torch.tensor(num_actions)
+        exists = torch.arange(max(num_actions)) < sizes.unsqueeze(1)
+        return (exists / sizes.unsqueeze(1)).expand(num_agents, -1, -1).clone()
+
+    def build(self, policy: Policy) -> None:
+        """Makes the average returns for a policy's agents.
+
+        Raises:
+            UsageError: if the policy is not a table.
+        """
+        if not isinstance(policy, TabularPolicy):
+            raise UsageError(f"learner WPL got policy {type(policy).__name__}; it learns tables only: use TabularPolicy.")
+        shape = policy.table.shape if self.per_action else policy.table.shape[:2]
+        self.register_buffer("average_return", torch.zeros(shape))
+
+    def probabilities(self, scores: Tensor, num_actions: Tensor) -> Tensor:
+        """The table of WPL holds the probabilities themselves."""
+        return scores
+
+    def learn(self, policy: Policy, trace: Trace) -> None:
+        """One :func:`wpl_update` over the batch."""
+        assert isinstance(policy, TabularPolicy) and trace.returns is not None  # for the type checker
+        wpl_update(
+            policy.table,
+            self.average_return,
+            trace.agents,
+            trace.actions,
+            trace.returns,
+            policy_lr=self.policy_lr,
+            baseline_lr=self.baseline_lr,
+            scaling=self.scaling,
+            floor=self.floor,
+            num_actions=policy.num_actions,
+            projection=self.projection,
+        )

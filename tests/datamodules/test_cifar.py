@@ -1,0 +1,149 @@
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+
+from routing_lightning.datamodules import CIFARMTLDataModule
+from routing_lightning.datamodules.cifar import SUPERCLASSES
+from routing_lightning.errors import UsageError
+
+FINE_CLASSES = sorted(name for names in SUPERCLASSES.values() for name in names)
+
+
+def ready(root: Path, **options: object) -> CIFARMTLDataModule:
+    datamodule = CIFARMTLDataModule(str(root), download=False, **options)  # type: ignore[arg-type]
+    datamodule.prepare_data()
+    datamodule.setup("fit")
+    return datamodule
+
+
+@pytest.fixture(params=["tree", "bare tree", "archive"])
+def root(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    cifar_tree: Path,
+    write_cifar_archive: Callable[..., Path],
+) -> Path:
+    if request.param == "archive":
+        return write_cifar_archive(tmp_path / "archive", per_class=3).parent
+    return cifar_tree if request.param == "tree" else cifar_tree / "cifar100"
+
+
+def test_table_of_superclasses() -> None:
+    assert len(SUPERCLASSES) == 20
+    assert len(set(FINE_CLASSES)) == 100
+    assert all(list(names) == sorted(names) for names in SUPERCLASSES.values())
+    assert next(iter(SUPERCLASSES.items())) == (
+        "aquatic_mammals",
+        ("beaver", "dolphin", "otter", "seal", "whale"),
+    )
+
+
+def test_tasks_labels_and_pixels(root: Path) -> None:
+    datamodule = ready(root)
+    assert (datamodule.num_tasks, datamodule.num_classes, datamodule.image_shape) == (20, 5, (3, 32, 32))
+    assert datamodule.task_names[0] == "aquatic_mammals"
+    assert set(datamodule.class_names[0]) == {"beaver", "dolphin", "otter", "seal", "whale"}
+    assert (len(datamodule.train_dataset), len(datamodule.test_dataset)) == (300, 100)
+    for dataset in (datamodule.train_dataset, datamodule.test_dataset):
+        assert dataset.images.is_contiguous(memory_format=torch.channels_last)
+        pairs = set(zip(dataset.tasks.tolist(), dataset.labels.tolist(), strict=True))
+        assert pairs == {(task, label) for task in range(20) for label in range(5)}
+        images, tasks, labels = dataset[torch.arange(len(dataset))]
+        # both layouts paint an image with the number of its fine class (green)
+        for green, task, label in zip(images[:, 1, 5, 5].tolist(), tasks.tolist(), labels.tolist(),
+        strict=True):
+            assert FINE_CLASSES[green] == datamodule.class_names[task][label]
+
+
+def test_archive_keeps_channels_and_rows_apart(tmp_path: Path, write_cifar_archive: Callable[..., Path]) -> None:
+    images, _, _ = ready(write_cifar_archive(tmp_path).parent).test_dataset[torch.tensor([7])]
+    assert images[0, :, 0, 0].tolist() == [255, 7, 7]
+    assert (images[0, :, 0, 1].tolist(), images[0, :, 1, 0].tolist()) == ([107, 7, 7], [107, 7, 7])
+
+
+def test_archive_goes_before_a_tree(cifar_tree: Path, write_cifar_archive: Callable[..., Path]) -> None:
+    write_cifar_archive(cifar_tree, per_class=2)
+    assert len(ready(cifar_tree).train_dataset) == 200
+
+
+def test_validation_part(root: Path) -> None:
+    datamodule = ready(root, val_fraction=0.34)
+    pairs = datamodule.val_dataset.tasks * 5 + datamodule.val_dataset.labels
+    assert torch.bincount(pairs).tolist() == [1] * 100
+    assert len(datamodule.train_dataset) == 200
+    assert not set(datamodule.train_dataset.index.tolist()) & set(datamodule.val_dataset.index.tolist())
+
+
+def test_cache_folder(cifar_tree: Path, tmp_path: Path) -> None:
+    ready(cifar_tree)
+    assert len(list((cifar_tree / ".cache").iterdir())) == 1
+    ready(cifar_tree, cache_dir=str(tmp_path / "elsewhere"))
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"no CIFAR-100 in {tmp_path}.*download: true"):
+        ready(tmp_path)
+    with pytest.raises(UsageError, match=r"no CIFAR-100 in .*absent.*download: true"):
+        ready(tmp_path / "absent")
+
+
+def test_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise URLError("no route\nto host")
+
+    monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", fail)
+    with pytest.raises(UsageError, match=r"cifar-100-python and downloading.*no route to host.*download:
+    false"):
+        CIFARMTLDataModule(str(tmp_path)).prepare_data()
+
+
+@pytest.mark.parametrize("name", ["train", "test", "meta"])
+def test_half_written_archive(tmp_path: Path, write_cifar_archive: Callable[..., Path], name: str) -> None:
+    path = write_cifar_archive(tmp_path) / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UsageError, match=rf"{path} is missing or incomplete.*download: true"):
+        ready(tmp_path)
+    path.unlink()
+    with pytest.raises(UsageError, match=rf"{path} is missing or incomplete"):
+        ready(tmp_path)
+
+
+def test_archive_with_other_superclasses(tmp_path: Path, write_cifar_archive: Callable[..., Path]) -> None:
+    write_cifar_archive(tmp_path, wrong_group=True)
+    with pytest.raises(UsageError, match="'trout' into the superclass 'aquatic_mammals'"):
+        ready(tmp_path)
+
+
+def test_tree_with_other_classes(cifar_tree: Path) -> None:
+    (cifar_tree / "cifar100" / "test" / "apple").rename(cifar_tree / "cifar100" / "test" / "apples")
+    with pytest.raises(UsageError, match=r"test must hold .*1 unknown \(apples\) and 1 missing \(apple\)"):
+        ready(cifar_tree)
+
+
+def test_tree_without_a_part(cifar_tree: Path) -> None:
+    (cifar_tree / "cifar100" / "test").rename(cifar_tree / "cifar100" / "tset")
+    with pytest.raises(UsageError, match=r"100 missing \(apple, aquarium_fish, baby, bear, beaver and 95
+    more\)"):
+        ready(cifar_tree)
+
+
+def test_tree_with_an_empty_class(cifar_tree: Path) -> None:
+    (cifar_tree / "cifar100" / "test" / "apple" / "apple_0.png").unlink()
+    with pytest.raises(UsageError, match=r"test/apple holds 0 images"):
+        ready(cifar_tree)
+
+
+def test_tree_with_an_unreadable_image(cifar_tree: Path) -> None:
+    path = cifar_tree / "cifar100" / "test" / "apple" / "apple_0.png"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(UsageError, match=r"cannot read the image .*apple_0\.png"):
+        ready(cifar_tree)
+
+
+def test_tree_that_was_not_decoded(cifar_tree: Path) -> None:
+    with pytest.raises(UsageError, match=r"call prepare_data\(\) first"):
+        CIFARMTLDataModule(str(cifar_tree)).setup()

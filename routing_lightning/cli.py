@@ -23,9 +23,7 @@ CONFIG_KEY = "routing_lightning_config"
 class SaveConfig(SaveConfigCallback):
     """Saves the config beside the logs, and inside each checkpoint, so that a checkpoint alone is enough to go on."""
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the config, as YAML text."""
         checkpoint[CONFIG_KEY] = self.parser.dump(self.config, skip_none=False)
 
@@ -57,7 +55,7 @@ class RoutingCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Puts the checkpoint's config, if one is given, before all other values."""
-        words = list(sys.argv[1:] if args is None else args)  # type: ignore[arg-type]
+        words = list(args)  # type: ignore[arg-type]
         for position, word in enumerate(words):
             name, _, value = word.partition("=")
             if name == "--ckpt_path" and position > 0:
@@ -68,7 +66,7 @@ class RoutingCLI(LightningCLI):
                 if config is not None:
                     words[1:1] = ["--config", config]
                 break
-        super().parse_arguments(parser, words)
+        self.config = parser.parse_args(words)
 
     def _parse_ckpt_path(self) -> None:
         """Switches off Lightning's way, by which a checkpoint's values silently replace those of the command line."""
@@ -120,6 +118,8 @@ def main(args: ArgsType = None) -> RoutingCLI:
     """
     # The data lies in memory and a batch is one index operation: workers would only cost.
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    # The checks of a batch are the model's, whatever the datamodule.
+    warnings.filterwarnings("ignore", ".*have passed in a `LightningDataModule`. It will use the implementation from.*")
     # Metrics are added up over processes before they are logged.
     warnings.filterwarnings("ignore", ".*when logging on epoch level in distributed setting.*")
     try:
@@ -130,7 +130,7 @@ def main(args: ArgsType = None) -> RoutingCLI:
             subclass_mode_data=True,
             save_config_callback=SaveConfig,
             auto_configure_optimizers=False,
-            args=args,
+            args=sys.argv[1:] if args is None else args,
         )
     except (UsageError, MisconfigurationException) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -54,9 +54,7 @@ class MultiTaskDataset(Dataset):
 
     def subset(self, positions: Tensor) -> "MultiTaskDataset":
         """The samples at `positions`, (K,), over the same images."""
-        return MultiTaskDataset(
-            self.images, self.index[positions], self.tasks[positions], self.labels[positions]
-        )
+        return MultiTaskDataset(self.images, self.index[positions], self.tasks[positions], self.labels[positions])
 
 
 class MultiTaskData(NamedTuple):
@@ -82,7 +80,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
 
     Images stay uint8 until they are on the device; `on_after_batch_transfer` makes them float32 and
     normalises them with `mean` and `std`. A subclass sets these two, calls `save_hyperparameters` and writes
-    `load_data` (and `prepare_data` where something is to be downloaded or decoded).
+    `load_data`; it extends `check_options` for options of its own, and `prepare_data` to download or decode.
 
     Args:
         root: Folder of the data, or None where there is none.
@@ -100,9 +98,6 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         train_dataset: Training part.
         val_dataset: Validation part.
         test_dataset: Test part, also used for prediction.
-
-    Raises:
-        UsageError: An option has an impossible value.
     """
 
     mean: tuple[float, ...]
@@ -123,22 +118,37 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self, root: str | None = None, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0
     ) -> None:
         super().__init__()
-        require_at_least(1, batch_size=batch_size)
-        if not 0 <= val_fraction < 1:
-            raise UsageError(
-                f"val_fraction is {val_fraction}, but must be at least 0 and below 1: "
-                "use 0 to validate on the test part, or for example 0.1"
-            )
-        if not 0 <= split_seed < 2**32:
-            raise UsageError(
-                f"split_seed is {split_seed}, but must be an integer in [0, 2**32): choose another"
-            )
         self.root = root
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.split_seed = split_seed
         self._is_set_up = False
         self._moments: tuple[Tensor, Tensor] | None = None
+
+    def check_options(self) -> None:
+        """Check the values of the options.
+
+        Not done in `__init__`, since the command line's parser would bury the sentence in one of its own.
+
+        Raises:
+            UsageError: An option has an impossible value.
+        """
+        require_at_least(1, batch_size=self.batch_size)
+        if not 0 <= self.val_fraction < 1:
+            raise UsageError(
+                f"val_fraction is {self.val_fraction}, but must be at least 0 and below 1: "
+                "use 0 to validate on the test part, or for example 0.1"
+            )
+        if not 0 <= self.split_seed < 2**32:
+            raise UsageError(f"split_seed is {self.split_seed}, but must be an integer in [0, 2**32): choose another")
+
+    def prepare_data(self) -> None:
+        """Check the options; a subclass also downloads and decodes here, since it runs in one process only.
+
+        Raises:
+            UsageError: An option has an impossible value.
+        """
+        self.check_options()
 
     @abstractmethod
     def load_data(self) -> MultiTaskData:
@@ -151,9 +161,10 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             stage: "fit", "validate", "test", "predict" or None; all parts are loaded for each.
 
         Raises:
-            UsageError: The data are missing, incomplete or too few.
+            UsageError: An option has an impossible value, or the data are missing, incomplete or too few.
         """
         if not self._is_set_up:
+            self.check_options()
             self._load()
         if stage == "fit" and self.val_fraction == 0:
             rank_zero_info(
@@ -290,9 +301,7 @@ def stratified_split(
             )
         count = min(max(round(fraction * len(members)), 1), len(members) - 1)
         held_out[draw(members, count, generator)] = True
-    return dataset.subset(torch.nonzero(~held_out).flatten()), dataset.subset(
-        torch.nonzero(held_out).flatten()
-    )
+    return dataset.subset(torch.nonzero(~held_out).flatten()), dataset.subset(torch.nonzero(held_out).flatten())
 
 
 def draw(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -46,9 +46,7 @@ SUPERCLASSES: dict[str, tuple[str, str, str, str, str]] = {
 """Fine classes, alphabetically, of each superclass, in the archive's order."""
 
 TASK_AND_LABEL: dict[str, tuple[int, int]] = {
-    name: (task, label)
-    for task, names in enumerate(SUPERCLASSES.values())
-    for label, name in enumerate(names)
+    name: (task, label) for task, names in enumerate(SUPERCLASSES.values()) for label, name in enumerate(names)
 }
 """Task and in-task label of each fine class."""
 
@@ -75,9 +73,6 @@ class CIFARMTLDataModule(MultiTaskDataModule):
             validate on the test part.
         split_seed: Seed of the validation split.
         cache_dir: Folder for the decoded images of a tree; None: `root/.cache`.
-
-    Raises:
-        UsageError: An option has an impossible value.
     """
 
     mean = (0.5071, 0.4865, 0.4409)
@@ -101,7 +96,12 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         self.cache_dir = cache_dir
 
     def prepare_data(self) -> None:
-        """Decode the tree, or fetch the archive."""
+        """Decode the tree, or fetch the archive; see the base class.
+
+        Raises:
+            UsageError: The tree is incomplete, an image cannot be read, or the download fails.
+        """
+        super().prepare_data()
         tree = self._tree()
         if tree is not None:
             self._cache(tree).prepare()
@@ -144,8 +144,7 @@ class CIFARMTLDataModule(MultiTaskDataModule):
                 images = image_names(tree / part / fine)
                 if not images:
                     raise UsageError(
-                        f"{tree / part / fine} holds 0 images, but each class needs at least 1: complete the "
-                        "tree"
+                        f"{tree / part / fine} holds 0 images, but each class needs at least 1: complete the tree"
                     )
                 names[part] += [f"{part}/{fine}/{image}" for image in images]
         return names

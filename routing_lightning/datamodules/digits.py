@@ -23,9 +23,6 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         val_fraction: Part of the training data for validation, in [0, 1), the same for each class; 0:
             validate on the test part.
         split_seed: Seed of all draws.
-
-    Raises:
-        UsageError: An option has an impossible value.
     """
 
     mean = (0.3053,)

@@ -46,9 +46,6 @@ class MINMTLDataModule(MultiTaskDataModule):
             validate on the test part.
         split_seed: Seed of the composition and of all splits.
         cache_dir: Folder for the decoded images; None: `root/.cache`.
-
-    Raises:
-        UsageError: An option has an impossible value.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -70,14 +67,6 @@ class MINMTLDataModule(MultiTaskDataModule):
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         super().__init__(root, batch_size, val_fraction, split_seed)
-        require_at_least(
-            1,
-            num_tasks=num_tasks,
-            labels_per_task=labels_per_task,
-            train_per_label=train_per_label,
-            test_per_label=test_per_label,
-            image_size=image_size,
-        )
         self.save_hyperparameters()
         self.folder = Path(root)
         self.num_tasks = num_tasks
@@ -88,8 +77,25 @@ class MINMTLDataModule(MultiTaskDataModule):
         self.cache_dir = cache_dir
         self._composition: list[list[str]] | None = None
 
+    def check_options(self) -> None:
+        """Check the values of the options; see the base class."""
+        super().check_options()
+        require_at_least(
+            1,
+            num_tasks=self.num_tasks,
+            labels_per_task=self.labels_per_task,
+            train_per_label=self.train_per_label,
+            test_per_label=self.test_per_label,
+            image_size=self.image_size,
+        )
+
     def prepare_data(self) -> None:
-        """Decode the chosen images into the cache."""
+        """Decode the chosen images into the cache; see the base class.
+
+        Raises:
+            UsageError: The images are missing or too few, one cannot be read, or the cache cannot be written.
+        """
+        super().prepare_data()
         self._plan()[1].prepare()
 
     def load_data(self) -> MultiTaskData:
@@ -153,9 +159,7 @@ class MINMTLDataModule(MultiTaskDataModule):
             label = sorted(counts, key=lambda name: -counts[name])[needed - 1]
             self._check_count(label, counts[label])
         order = torch.randperm(len(enough), generator=torch.Generator().manual_seed(self.split_seed)).tolist()
-        groups = [
-            order[start : start + self.labels_per_task] for start in range(0, needed, self.labels_per_task)
-        ]
+        groups = [order[start : start + self.labels_per_task] for start in range(0, needed, self.labels_per_task)]
         return [sorted(enough[i] for i in group) for group in groups]
 
     def _check_count(self, label: str, count: int) -> None:

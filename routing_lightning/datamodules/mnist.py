@@ -40,9 +40,6 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         val_fraction: Part of the training data for validation, in [0, 1), the same for each digit; 0:
             validate on the test part.
         split_seed: Seed of all draws.
-
-    Raises:
-        UsageError: An option has an impossible value.
     """
 
     mean = (0.1307,)
@@ -60,15 +57,24 @@ class MNISTMTLDataModule(MultiTaskDataModule):
     ) -> None:
         root = os.fspath(root)
         super().__init__(root, batch_size, val_fraction, split_seed)
-        require_at_least(1, train_per_class=train_per_class, test_per_class=test_per_class)
         self.save_hyperparameters()
         self.folder = Path(root) / "MNIST" / "raw"
         self.download = download
         self.train_per_class = train_per_class
         self.test_per_class = test_per_class
 
+    def check_options(self) -> None:
+        """Check the values of the options; see the base class."""
+        super().check_options()
+        require_at_least(1, train_per_class=self.train_per_class, test_per_class=self.test_per_class)
+
     def prepare_data(self) -> None:
-        """Fetch the files unless all of them are there."""
+        """Fetch the files unless all of them are there; see the base class.
+
+        Raises:
+            UsageError: The download fails.
+        """
+        super().prepare_data()
         if self.download and not all((self.folder / name).is_file() for name in FILES):
             with explained_download("MNIST", self.folder):
                 MNIST(self.folder.parent.parent, train=False, download=True)

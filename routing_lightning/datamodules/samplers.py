@@ -35,9 +35,7 @@ class TrainingBatchSampler(DistributedSampler[Any]):
         UsageError: There are fewer samples than processes.
     """
 
-    def __init__(
-        self, dataset: Dataset, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
-    ) -> None:
+    def __init__(self, dataset: Dataset, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
         super().__init__(dataset, num_replicas=world_size, rank=rank, shuffle=True, seed=seed)
         self.count = _checked_length(dataset, world_size, "training")
         self.batch_size = batch_size

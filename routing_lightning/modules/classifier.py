@@ -2,7 +2,7 @@
 
 import warnings
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
@@ -99,7 +99,7 @@ class TaskClassifier(L.LightningModule):
             ("task", tasks, "num_tasks", self.num_tasks),
             ("label", labels, "num_classes", self.num_classes),
         ):
-            if len(values) and not (0 <= int(values.min()) and int(values.max()) < count):
+            if len(values) and not (int(values.min()) >= 0 and int(values.max()) < count):
                 bad = int(values[(values < 0) | (values >= count)][0])
                 raise UsageError(
                     f"a batch has {name} {bad}, allowed is 0..{count - 1}; mend the data or set {option} of the model."
@@ -143,7 +143,9 @@ class TaskClassifier(L.LightningModule):
                 return optimizer
             scheduler = self.make_lr_scheduler(optimizer)
         except (ValueError, TypeError) as error:
-            raise UsageError(f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args.") from error
+            raise UsageError(
+                f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
+            ) from error
         config: dict[str, Any] = {"scheduler": scheduler, "interval": self.lr_interval}
         if hasattr(scheduler, "monitor"):
             config["monitor"] = scheduler.monitor
@@ -151,13 +153,17 @@ class TaskClassifier(L.LightningModule):
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
+    def metric(self, stage: str) -> TaskMetrics:
+        """The metric of a stage: train, val or test."""
+        return cast(TaskMetrics, self.metrics[f"{stage}_metrics"])
+
     def count(self, stage: str, losses: Tensor, hits: Tensor, tasks: Tensor) -> None:
         """Counts a batch for the stage's metrics: losses (N,), hits (N,) bool, tasks (N,)."""
-        self.metrics[f"{stage}_metrics"].update(losses.detach(), hits, tasks.to(hits.device, non_blocking=True))
+        self.metric(stage).update(losses.detach(), hits, tasks.to(hits.device, non_blocking=True))
 
     def report(self, stage: str) -> None:
         """Logs the stage's metrics over the epoch, each sample counted once over all processes."""
-        metric = self.metrics[f"{stage}_metrics"]
+        metric = self.metric(stage)
         loss, accuracies = metric.compute()  # the same on all processes: torchmetrics adds up their counts
         metric.reset()
         self.log(f"{stage}/loss", loss)
@@ -167,20 +173,24 @@ class TaskClassifier(L.LightningModule):
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, batch: Batch, stage: str) -> None:
-        """One batch of validation or test."""
+    def evaluate(self, batch: Batch, stage: str) -> dict[str, Any] | None:
+        """One batch of validation or test; what it returns reaches the callbacks."""
         images, tasks, labels = batch
-        logits = self(images, tasks)
+        self.count_logits(stage, self(images, tasks), tasks, labels)
+        return None
+
+    def count_logits(self, stage: str, logits: Tensor, tasks: Tensor, labels: Tensor) -> None:
+        """Counts a batch by its logits (N, C)."""
         losses = cross_entropy(logits.float(), labels, reduction="none")
         self.count(stage, losses, logits.argmax(1) == labels, tasks)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any] | None:
         """Counts a batch for ``val/*``."""
-        self.evaluate(batch, "val")
+        return self.evaluate(batch, "val")
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
+    def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any] | None:
         """Counts a batch for ``test/*``."""
-        self.evaluate(batch, "test")
+        return self.evaluate(batch, "test")
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Predictions of a batch: ``task``, ``label`` and ``prediction``, each (N,) int64 on the host."""

@@ -36,9 +36,7 @@ def paper_layers(
         D sets of blocks, with ReLU after all but the last.
     """
     sizes = [features, *[hidden] * (depth - 1), num_classes]
-    return [
-        LinearBlocks(num_blocks[d], sizes[d], sizes[d + 1], relu=d < depth - 1) for d in range(depth)
-    ]
+    return [LinearBlocks(num_blocks[d], sizes[d], sizes[d + 1], relu=d < depth - 1) for d in range(depth)]
 
 
 class RoutedClassifier(TaskClassifier):
@@ -93,7 +91,8 @@ class RoutedClassifier(TaskClassifier):
             raise UsageError(f"gradient_clip_val is {gradient_clip_val}; give a norm above 0, or null for no clipping.")
         if accumulate_grad_batches < 1:
             raise UsageError(f"accumulate_grad_batches is {accumulate_grad_batches}; give at least 1.")
-        if not isinstance(getattr(features, "out_features", None), int):
+        size = getattr(features, "out_features", None)
+        if not isinstance(size, int):
             raise UsageError(f"features {type(features).__name__} has no integer attribute out_features; give it one.")
         self.gradient_clip_val = gradient_clip_val
         self.accumulate_grad_batches = accumulate_grad_batches
@@ -104,8 +103,10 @@ class RoutedClassifier(TaskClassifier):
             blocks = num_tasks if num_blocks is None else num_blocks
             blocks = [blocks] * depth if isinstance(blocks, int) else blocks
             if len(blocks) != depth:
-                raise UsageError(f"num_blocks lists {len(blocks)} layers but depth is {depth}; give one number per layer.")
-            layers = list(paper_layers(features.out_features, num_classes, depth, hidden, blocks))
+                raise UsageError(
+                    f"num_blocks lists {len(blocks)} layers but depth is {depth}; give one number per layer."
+                )
+            layers = list(paper_layers(size, num_classes, depth, hidden, blocks))
         self.network = RoutingNetwork(layers, router, num_tasks)
 
     @property
@@ -143,6 +144,13 @@ class RoutedClassifier(TaskClassifier):
     ) -> tuple[Tensor, Trace]:
         """Logits (N, num_classes) and the trace of the routes."""
         return self.network(self.features(images.to(self.dtype)), tasks, explore=explore, generator=generator)
+
+    def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
+        """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""
+        images, tasks, labels = batch
+        logits, trace = self.route(images, tasks, explore=False)
+        self.count_logits(stage, logits, tasks, labels)
+        return {"trace": trace}
 
     def on_fit_start(self) -> None:
         """Notes the seed of the action noise."""
@@ -184,20 +192,38 @@ class RoutedClassifier(TaskClassifier):
         own = {id(parameter) for parameter in self.router.parameters()}
         return [parameter for parameter in self.parameters() if id(parameter) not in own]
 
+    def parameters_in_use(self) -> list[nn.Parameter]:
+        """Parameters that may have a gradient: the features', and those of blocks that got a sample since the last step.
+
+        With several processes all of them: a block may have got its samples elsewhere.
+        """
+        if self.trainer.world_size > 1:
+            return self.trained_parameters()
+        return [*self.features.parameters(), *self.network.active_parameters()]
+
     def optimizer_step(self) -> None:  # type: ignore[override]
         """Steps the optimizer over the parameters with a gradient, and the scheduler if it goes by steps."""
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
+        groups = optimizer.param_groups
+        everything = [group["params"] for group in groups]
+        if len(groups) == 1:
+            # Looking through the blocks without samples would cost more the more blocks there are.
+            groups[0]["params"] = self.parameters_in_use()
         if self.gradient_clip_val is not None:
-            self.clip_gradients(optimizer, gradient_clip_val=self.gradient_clip_val, gradient_clip_algorithm="norm")
+            self.clip_gradients(optimizer.optimizer, self.gradient_clip_val, "norm")
         optimizer.step()
         optimizer.zero_grad()
+        for group, parameters in zip(groups, everything, strict=True):
+            group["params"] = parameters
+        self.network.reset_active()
         if self.lr_interval == "step":
             self.step_scheduler()
 
     def step_scheduler(self) -> None:
         """Steps the learning rate scheduler (Lightning leaves that to modules that optimize manually)."""
         scheduler = self.lr_schedulers()
+        assert not isinstance(scheduler, list)  # configure_optimizers makes one at most
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             monitor = getattr(scheduler, "monitor", "val/loss")
             if monitor not in self.trainer.callback_metrics:

@@ -1,19 +1,20 @@
 """Sets of function blocks, and the dispatch of a batch to its blocks (paper, section 2)."""
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
+from routing_lightning.nn.dispatch import Route, routed_linear
 
 
 class Blocks(nn.Module):
     """A set of function blocks of one layer. Each sample of a batch goes through the block chosen for it.
 
     Only the blocks that got a sample are run; the parameters of the others get no gradient. A derived class says what
-    one block does in :meth:`run`.
+    the blocks do in :meth:`apply_route`.
 
     Args:
         num_blocks: K, at least 1.
@@ -32,9 +33,9 @@ class Blocks(nn.Module):
         self.num_blocks = num_blocks
         self.active: set[int] = set()
 
-    def run(self, block: int, x: Tensor) -> Tensor:
-        """Applies one block to the n > 0 samples sent to it: (n, ...) -> (n, ...)."""
-        raise TypeError(f"{type(self).__name__} does not say what a block does: override run")
+    def apply_route(self, x: Tensor, route: Route) -> Tensor:
+        """Applies to each of N > 0 samples, none of which PASSes, its block: (N, ...) -> (N, ...)."""
+        raise TypeError(f"{type(self).__name__} does not say what its blocks do: override apply_route")
 
     def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
         """Parameters of one block."""
@@ -52,20 +53,17 @@ class Blocks(nn.Module):
             (N, ...), in the order of ``x``.
         """
         actions = actions.cpu()
-        order = torch.argsort(actions, stable=True)
-        counts = torch.bincount(actions, minlength=self.num_blocks + 1).tolist()
-        passed = counts.pop()
-        used = [block for block, count in enumerate(counts) if count]
+        route = Route.of(actions, self.num_blocks, x.device)
         if self.training:
-            self.active.update(used)
-        index = order.to(x.device, non_blocking=True)
-        pieces = x[index].split([counts[block] for block in used] + [passed] * (passed > 0))
-        out = [self.run(block, piece) for block, piece in zip(used, pieces, strict=False)]
-        if passed:
-            out.append(pieces[-1])
-        inverse = torch.empty_like(order)
-        inverse[order] = torch.arange(len(order))
-        return torch.cat(out)[inverse.to(x.device, non_blocking=True)]
+            self.active.update(route.blocks)
+        if not route.passed:
+            return self.apply_route(x, route)
+        if not route.blocks:
+            return x
+        stay = torch.nonzero(actions != self.num_blocks).squeeze(1)
+        moved = stay.to(x.device, non_blocking=True)
+        part = self.apply_route(x.index_select(0, moved), Route.of(actions[stay], self.num_blocks, x.device))
+        return x.to(part.dtype).index_copy(0, moved, part)
 
     def active_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of the blocks that got a sample since :meth:`reset_active`."""
@@ -104,10 +102,13 @@ class LinearBlocks(Blocks):
         self.weight = nn.ParameterList([linear.weight for linear in linears])
         self.bias = nn.ParameterList([linear.bias for linear in linears])
 
-    def run(self, block: int, x: Tensor) -> Tensor:
-        """One linear map, and ReLU: (n, in_features) -> (n, out_features)."""
-        y = F.linear(x, self.weight[block], self.bias[block])
-        return F.relu(y) if self.relu else y
+    def apply_route(self, x: Tensor, route: Route) -> Tensor:
+        """Linear maps, and ReLU: (N, in_features) -> (N, out_features)."""
+        # Indexing a ParameterList costs a microsecond each time, which many small blocks would feel.
+        weight = cast(list[Tensor], list(self.weight._parameters.values()))
+        bias = cast(list[Tensor], list(self.bias._parameters.values()))
+        weights, biases = [weight[block] for block in route.blocks], [bias[block] for block in route.blocks]
+        return routed_linear(x, route, weights, biases, self.relu)
 
     def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
         """Weight and bias of one block."""
@@ -135,9 +136,11 @@ class ModuleBlocks(Blocks):
         self.out_features = out_features
         self.blocks = nn.ModuleList(modules)
 
-    def run(self, block: int, x: Tensor) -> Tensor:
-        """Calls the block's module."""
-        return self.blocks[block](x)
+    def apply_route(self, x: Tensor, route: Route) -> Tensor:
+        """Calls the module of each block in use."""
+        pieces = x.index_select(0, route.order).split(route.sizes)
+        outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
+        return torch.cat(outputs).index_select(0, route.inverse)
 
     def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
         """Parameters of the block's module."""

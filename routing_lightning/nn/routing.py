@@ -1,6 +1,6 @@
 """RoutingNetwork: the routing algorithm (paper, Algorithm 1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,3 +55,15 @@ class RoutingNetwork(nn.Module):
         for depth, layer in enumerate(self.layers):
             x = layer(x, trace.actions[:, depth])
         return x, trace
+
+    def active_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the blocks that got a sample in training since :meth:`reset_active`."""
+        for layer in self.layers:
+            assert isinstance(layer, Blocks)
+            yield from layer.active_parameters()
+
+    def reset_active(self) -> None:
+        """Forgets which blocks got a sample."""
+        for layer in self.layers:
+            assert isinstance(layer, Blocks)
+            layer.reset_active()

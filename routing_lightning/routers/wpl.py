@@ -193,7 +193,9 @@ class WPL(Learner):
     def initial_table(self, num_agents: int, num_actions: list[int]) -> Tensor:
         """Uniform probabilities over the actions that exist: (num_agents, D, max(num_actions))."""
         if self.floor * max(num_actions) > 1:
-            raise UsageError(f"floor is {self.floor}; with {max(num_actions)} actions give at most 1/{max(num_actions)}.")
+            raise UsageError(
+                f"floor is {self.floor}; with {max(num_actions)} actions give at most 1/{max(num_actions)}."
+            )
         sizes = torch.tensor(num_actions)
         exists = torch.arange(max(num_actions)) < sizes.unsqueeze(1)
         return (exists / sizes.unsqueeze(1)).expand(num_agents, -1, -1).clone()
@@ -205,7 +207,9 @@ class WPL(Learner):
             UsageError: if the policy is not a table.
         """
         if not isinstance(policy, TabularPolicy):
-            raise UsageError(f"learner WPL got policy {type(policy).__name__}; it learns tables only: use TabularPolicy.")
+            raise UsageError(
+                f"learner WPL got policy {type(policy).__name__}; it learns tables only: use TabularPolicy."
+            )
         shape = policy.table.shape if self.per_action else policy.table.shape[:2]
         self.register_buffer("average_return", torch.zeros(shape))
 

@@ -17,19 +17,19 @@ MNIST_TRAIN_PER_DIGIT = 12
 MNIST_TEST_PER_DIGIT = 5
 
 
-def save_image(path: Path, colour: int, size: int = 8) -> None:
+def save_image(path: Path, colour: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((size, size, 3), colour, np.uint8)).save(path)
+    Image.new("RGB", (32, 32), (colour, colour, colour)).save(path)
 
 
 @pytest.fixture
 def cifar_tree(tmp_path: Path) -> Path:
-    """Root with cifar100/{train,test}; the colour of an image is the number of its class, PNG and BMP mixed."""
+    """Root with cifar100/{train,test}; PNG and BMP; an image has the colour of its class's number."""
     root = tmp_path / "tree"
     for number, name in enumerate(FINE_CLASSES):
         for part, extensions in (("train", ("png", "bmp", "png")), ("test", ("png",))):
             for i, extension in enumerate(extensions):
-                save_image(root / "cifar100" / part / name / f"{name}_{i}.{extension}", number, 32)
+                save_image(root / "cifar100" / part / name / f"{name}_{i}.{extension}", number)
     return root
 
 
@@ -77,10 +77,8 @@ def mnist_root(tmp_path: Path) -> Path:
         digits = np.tile(np.arange(10, dtype=np.uint8), per_digit)
         images = np.zeros((len(digits), 28, 28), np.uint8)
         images[:, 0, 0] = digits
-        header = [0x803, len(digits), 28, 28]
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(
-            np.array(header, ">i4").tobytes() + images.tobytes()
-        )(folder / f"{part}-labels-idx1-ubyte").write_bytes(
-            np.array([0x801, len(digits)], ">i4").tobytes() + digits.tobytes()
-        )
+        header = np.array([0x803, len(digits), 28, 28], ">i4")
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(header.tobytes() + images.tobytes())
+        header = np.array([0x801, len(digits)], ">i4")
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header.tobytes() + digits.tobytes())
     return root

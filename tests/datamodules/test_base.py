@@ -79,9 +79,7 @@ class Recorder(LightningModule):
 
 def trainer(tmp_path: Path, **options: Any) -> Trainer:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return Trainer(
-        default_root_dir=tmp_path, accelerator="cpu", enable_checkpointing=False, **{**quiet, **options}
-    )
+    return Trainer(default_root_dir=tmp_path, accelerator="cpu", enable_checkpointing=False, **{**quiet, **options})
 
 
 def flat(batches: list[list[int]]) -> list[int]:
@@ -168,8 +166,7 @@ def test_stratified_split_of_a_single_sample() -> None:
         torch.tensor([0, 0, 1]),
         torch.tensor([0, 0, 4]),
     )
-    with pytest.raises(UsageError, match=r"label 4 of task 1 has 1 training image, but val_fraction=0\.1
-    needs"):
+    with pytest.raises(UsageError, match=r"label 4 of task 1 has 1 training image, but val_fraction=0\.1 needs"):
         stratified_split(dataset, 0.1, 0)
 
 
@@ -193,8 +190,11 @@ def test_hyperparameters_are_plain_values() -> None:
     ):
         assert datamodule.hparams["root"] == "somewhere"
         assert {type(value) for value in datamodule.hparams.values()} <= {str, int, float, bool, type(None)}
-    assert dict(ColouredDataModule(8, 0.1, 3).hparams) == {"batch_size": 8, "val_fraction": 0.1, "split_seed":
-    3}
+    assert dict(ColouredDataModule(8, 0.1, 3).hparams) == {
+        "batch_size": 8,
+        "val_fraction": 0.1,
+        "split_seed": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,10 @@ def test_hyperparameters_are_plain_values() -> None:
     ],
 )
 def test_impossible_values(option: str, value: float, allowed: str) -> None:
-    with pytest.raises(UsageError, match=rf"^{option} is {value}, but must be .*{allowed}"):
-        DigitsMTLDataModule(**{option: value})  # type: ignore[arg-type]
+    datamodule = DigitsMTLDataModule(**{option: value})  # type: ignore[arg-type]
+    for check in (datamodule.prepare_data, datamodule.setup):
+        with pytest.raises(UsageError, match=rf"^{option} is {value}, but must be .*{allowed}"):
+            check()
 
 
 def test_with_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,11 +226,13 @@ def test_with_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         run.test(model, datamodule, verbose=False)
         run.predict(model, datamodule)
     # nothing that advises against how the loaders are made
-    assert not [w for w in caught if issubclass(w.category, PossibleUserWarning) or "indices" in
-    str(w.message)] assert model.image.dtype == torch.float32 first, second = model.rows["train"][:10],
-    model.rows["train"][10:] assert sorted(flat(first)) == sorted(flat(second)) == list(range(40)) assert
-    first != second assert flat(model.rows["val"]) == 2 * list(range(40, 50)) assert flat(model.rows["test"])
-    == flat(model.rows["predict"]) == list(range(40, 50))
+    assert not [w for w in caught if issubclass(w.category, PossibleUserWarning) or "indices" in str(w.message)]
+    assert model.image.dtype == torch.float32
+    first, second = model.rows["train"][:10], model.rows["train"][10:]
+    assert sorted(flat(first)) == sorted(flat(second)) == list(range(40))
+    assert first != second
+    assert flat(model.rows["val"]) == 2 * list(range(40, 50))
+    assert flat(model.rows["test"]) == flat(model.rows["predict"]) == list(range(40, 50))
 
 
 def test_order_follows_the_seed_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ImageCache, "_write", full)
-    with pytest.raises(UsageError, match="No space left on device.*set cache_dir"):
+    with pytest.raises(UsageError, match=r"No space left on device.*set cache_dir"):
         ImageCache(folder, NAMES, 6).prepare()
 
 

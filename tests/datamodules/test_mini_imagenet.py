@@ -1,3 +1,4 @@
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,14 @@ def make(root: Path, layout: str) -> Path:
 
 
 def datamodule_for(root: Path, **options: object) -> MINMTLDataModule:
-    chosen = {"num_tasks": 3, "labels_per_task": 2, "train_per_label": 4, "test_per_label": 2, "image_size":
-    5} return MINMTLDataModule(str(root), **{**chosen, **options})  # type: ignore[arg-type]
+    chosen = {
+        "num_tasks": 3,
+        "labels_per_task": 2,
+        "train_per_label": 4,
+        "test_per_label": 2,
+        "image_size": 5,
+    }
+    return MINMTLDataModule(str(root), **{**chosen, **options})  # type: ignore[arg-type]
 
 
 def ready(root: Path, **options: object) -> MINMTLDataModule:
@@ -59,7 +66,7 @@ def ready(root: Path, **options: object) -> MINMTLDataModule:
 
 
 def contents(datamodule: MINMTLDataModule, part: str) -> list[tuple[str, int]]:
-    """(label name by task and label, number of the image) of each sample, after checking the label by the pixels."""
+    """(name of the label, number of the image) of each sample; checks the label by the pixels."""
     dataset = getattr(datamodule, part)
     images, tasks, labels = dataset[torch.arange(len(dataset))]
     result = []
@@ -75,7 +82,7 @@ def test_layouts(tmp_path: Path, layout: str) -> None:
     datamodule = ready(make(tmp_path, layout))
     assert (datamodule.num_tasks, datamodule.num_classes, datamodule.image_shape) == (3, 2, (3, 5, 5))
     assert datamodule.task_names == ["task_0", "task_1", "task_2"]
-    chosen = sum(datamodule.class_names, [])
+    chosen = list(chain(*datamodule.class_names))
     assert len(set(chosen)) == 6
     train, test = contents(datamodule, "train_dataset"), contents(datamodule, "test_dataset")
     assert (len(train), len(test)) == (24, 12)
@@ -92,7 +99,7 @@ def test_layouts_agree(tmp_path: Path) -> None:
 
 def test_only_chosen_images_are_decoded(tmp_path: Path) -> None:
     root = make(tmp_path, "folders")
-    chosen = sum(ready(root).class_names, [])
+    chosen = list(chain(*ready(root).class_names))
     (other,) = set(LABELS) - set(chosen)
     for path in (root / other).iterdir():
         path.write_text("broken")
@@ -162,7 +169,7 @@ def test_state_with_labels_that_are_gone(tmp_path: Path) -> None:
 def test_labels_with_too_few_images_are_passed_over(tmp_path: Path) -> None:
     root = make(tmp_path, "folders")
     (root / "n03" / "n03_0.png").unlink()
-    assert sorted(sum(ready(root).class_names, [])) == [label for label in LABELS if label != "n03"]
+    assert sorted(chain(*ready(root).class_names)) == [label for label in LABELS if label != "n03"]
 
 
 def test_too_few_images(tmp_path: Path) -> None:
@@ -170,8 +177,9 @@ def test_too_few_images(tmp_path: Path) -> None:
     for label, gone in (("n03", 2), ("n05", 1)):
         for i in range(gone):
             (root / label / f"{label}_{i}.png").unlink()
-    with pytest.raises(UsageError, match=r"5 images of the label 'n05', but train_per_label=4 with
-    test_per_label=2 needs 6"):
+    with pytest.raises(
+        UsageError, match=r"5 images of the label 'n05', but train_per_label=4 with test_per_label=2 needs 6"
+    ):
         ready(root)
 
 
@@ -202,8 +210,7 @@ def test_listed_images_that_are_missing(tmp_path: Path) -> None:
 def test_list_with_other_columns(tmp_path: Path) -> None:
     root = make(tmp_path, "lists")
     (root / "val.csv").write_text("file,class\n")
-    with pytest.raises(UsageError, match=r"val\.csv has the columns file, class, but needs filename and
-    label"):
+    with pytest.raises(UsageError, match=r"val\.csv has the columns file, class, but needs filename and label"):
         ready(root)
 
 
@@ -213,9 +220,7 @@ def test_empty_lists(tmp_path: Path) -> None:
         ready(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "option", ["num_tasks", "labels_per_task", "train_per_label", "test_per_label", "image_size"]
-)
+@pytest.mark.parametrize("option", ["num_tasks", "labels_per_task", "train_per_label", "test_per_label", "image_size"])
 def test_impossible_values(option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} is 0, but must be at least 1"):
-        MINMTLDataModule(**{option: 0})
+        MINMTLDataModule(**{option: 0}).prepare_data()  # type: ignore[arg-type]

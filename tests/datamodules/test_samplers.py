@@ -1,3 +1,5 @@
+from itertools import chain
+
 import pytest
 import torch
 from hypothesis import given
@@ -30,7 +32,7 @@ def test_training_ranks_together_give_the_batches_of_one_process(sizes: tuple[in
     count, batch_size, world_size = sizes
     ranks = training(count, batch_size, world_size)
     single = training(count, batch_size * world_size, 1)[0]
-    joined = [sum(batches, []) for batches in zip(*ranks, strict=True)]
+    joined = [list(chain(*batches)) for batches in zip(*ranks, strict=True)]
     full = count // (batch_size * world_size)
     assert joined[:full] == single[:full]
     left_over = count - full * batch_size * world_size
@@ -43,7 +45,7 @@ def test_training_ranks_together_give_the_batches_of_one_process(sizes: tuple[in
 
 
 def test_training_with_one_process_sees_every_sample_once() -> None:
-    assert sorted(sum(training(23, 4, 1)[0], [])) == list(range(23))
+    assert sorted(chain(*training(23, 4, 1)[0])) == list(range(23))
 
 
 def test_training_order_depends_on_seed_and_epoch_alone() -> None:
@@ -70,8 +72,8 @@ def test_evaluation_sees_every_sample_once_in_equally_many_batches(sizes: tuple[
     assert max(lengths) <= max(batch_size, 2 if world_size > 1 else 1)
     assert max(lengths) - min(lengths) <= 1
     # global batch after global batch, the samples come in order
-    assert [i for batches in zip(*ranks, strict=True) for batch in batches for i in batch] ==
-    list(range(count))
+    in_order = [i for batches in zip(*ranks, strict=True) for batch in batches for i in batch]
+    assert in_order == list(range(count))
 
 
 def test_lightning_takes_the_samplers_for_what_they_are() -> None:

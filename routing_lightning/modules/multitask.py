@@ -1,0 +1,109 @@
+"""MultiTaskClassifier: the baselines, trained by gradients alone."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from routing_lightning.errors import UsageError
+from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
+from routing_lightning.modules.gradients import check_aggregator, combine_gradients, make_aggregator
+from routing_lightning.nn.blocks import ModuleBlocks
+
+
+class MultiTaskClassifier(TaskClassifier):
+    """A multi-task network on top of features, trained by the gradient of the loss (paper, section 3: the baselines).
+
+    The network gets the features and the tasks and gives the logits (N, C), or a pair of the logits and an auxiliary
+    loss, a scalar that is added to the mean cross-entropy in training. Only the cross-entropy counts for ``train/loss``
+    and ``train/loss_step``; the other is logged as ``train/auxiliary_loss``.
+
+    With a network whose layers are all per task and ``shared_features=False`` it is one separate network per task.
+
+    Args:
+        num_tasks: T, number of tasks, at least 1.
+        num_classes: C, the largest number of labels of a task, at least 2.
+        features: maps images (N, C, H, W) to vectors (N, ``features.out_features``).
+        network: makes the network from the size of the feature vector, T and C, for instance the class
+            :class:`~routing_lightning.nn.TaskSpecific`.
+        shared_features: whether all tasks share the features; otherwise each has its own, with the same first weights.
+            They then normalise over the batch's samples of their task: enlarge the batch so that there are some.
+        optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 3) by default.
+        lr_scheduler: makes the learning rate scheduler; none by default.
+        lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
+        aggregator: combines the gradients of the tasks, for instance ``torchjd.aggregation.PCGrad`` (needs the extra
+            ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+
+    Raises:
+        UsageError: if a value is out of its range, sizes do not fit, or torchjd is asked for but not installed.
+    """
+
+    def __init__(
+        self,
+        num_tasks: int,
+        num_classes: int,
+        features: nn.Module,
+        network: Callable[[int, int, int], nn.Module],
+        shared_features: bool = True,
+        optimizer: OptimizerCallable = sgd,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_interval: str = "epoch",
+        aggregator: nn.Module | str | None = None,
+    ) -> None:
+        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
+        self.save_plain_hyperparameters(inspect.currentframe())
+        size = getattr(features, "out_features", None)
+        if not isinstance(size, int):
+            raise UsageError(f"features {type(features).__name__} has no integer attribute out_features; give it one.")
+        self.shared_features = shared_features
+        if shared_features:
+            self.features = features
+        else:
+            self.features = ModuleBlocks([features, *(copy.deepcopy(features) for _ in range(num_tasks - 1))])
+        self.network = network(size, num_tasks, num_classes)
+        self.aggregator = make_aggregator(aggregator)
+        self.parts: Tensor | None = None
+
+    def setup(self, stage: str) -> None:
+        """Checks the model against the data and the Trainer."""
+        super().setup(stage)
+        if stage == "fit":
+            check_aggregator(self.aggregator, self.trainer)
+
+    def run(self, images: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits and auxiliary loss: images (N, C, H, W), tasks (N,) -> (N, num_classes) and a scalar or None."""
+        images = images.to(self.dtype)
+        output = self.network(self.features(images) if self.shared_features else self.features(images, tasks), tasks)
+        return output if isinstance(output, tuple) else (output, None)
+
+    def forward(self, images: Tensor, tasks: Tensor) -> Tensor:
+        """Logits: images (N, C, H, W), tasks (N,) -> (N, num_classes)."""
+        return self.run(images, tasks)[0]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The loss of a batch."""
+        images, tasks, labels = batch
+        logits, auxiliary = self.run(images, tasks)
+        losses = cross_entropy(logits.float(), labels, reduction="none")
+        self.count("train", losses, logits.argmax(1) == labels, tasks)
+        self.log("train/loss_step", losses.detach().mean(), prog_bar=True)
+        if auxiliary is not None:
+            self.log("train/auxiliary_loss", auxiliary.detach())
+            losses = losses + auxiliary
+        if self.aggregator is not None:
+            self.parts, self.part_tasks = losses / len(losses), tasks
+        return losses.mean()
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Backward pass of the loss; with an aggregator, one per task."""
+        if self.aggregator is None:
+            super().backward(loss, *args, **kwargs)
+            return
+        assert self.parts is not None
+        parts, self.parts = self.parts / self.trainer.accumulate_grad_batches, None
+        combine_gradients(parts, self.part_tasks, self.trained_parameters(), self.aggregator)

@@ -1,0 +1,60 @@
+"""Small data and models that tests share."""
+
+import os
+
+# Many small operations: threads only get in each other's way, and results must not depend on their number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from lightning.pytorch import seed_everything
+
+from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, MultiTaskDataset
+from routing_lightning.modules import RoutedClassifier
+from routing_lightning.nn import SimpleConvNet
+from routing_lightning.routers import WPL, Router, TabularPolicy
+
+torch.set_num_threads(1)
+
+
+class ToyDataModule(MultiTaskDataModule):
+    """Pictures of noise around a mean that depends on task and label: learnable within a few epochs."""
+
+    mean = (0.5,)
+    std = (0.25,)
+
+    def __init__(self, num_tasks: int = 3, num_classes: int = 2, count: int = 96, batch_size: int = 16) -> None:
+        super().__init__(batch_size=batch_size)
+        self.save_hyperparameters()
+        self.shape = (num_tasks, num_classes, count)
+
+    def load_data(self) -> MultiTaskData:
+        num_tasks, num_classes, count = self.shape
+        generator = torch.Generator().manual_seed(0)
+        tasks = torch.arange(count) % num_tasks
+        labels = torch.arange(count) // num_tasks % num_classes
+        patterns = torch.rand(num_tasks * num_classes, 8, 8, 1, generator=generator)
+        noise = torch.rand(count, 8, 8, 1, generator=generator)
+        images = (170 * patterns[tasks * num_classes + labels] + 85 * noise).byte().permute(0, 3, 1, 2)
+        dataset = MultiTaskDataset(images, torch.arange(count), tasks, labels)
+        names = [[str(label) for label in range(num_classes)]] * num_tasks
+        return MultiTaskData([f"task_{task}" for task in range(num_tasks)], names, dataset, None, dataset)
+
+
+def toy_model(**options) -> RoutedClassifier:
+    """A small routed classifier for :class:`ToyDataModule`, made from seed 0."""
+    seed_everything(0, verbose=False)
+    options = {
+        "num_tasks": 3,
+        "num_classes": 2,
+        "features": SimpleConvNet(1, 8, filters=4, num_layers=2),
+        "router": Router(TabularPolicy(), WPL(0.05)),
+        "hidden": 8,
+        **options,
+    }
+    return RoutedClassifier(**options)
+
+
+@pytest.fixture
+def toy_data() -> ToyDataModule:
+    return ToyDataModule()

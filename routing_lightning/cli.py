@@ -13,11 +13,26 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 from rich.table import Table
 
+from routing_lightning.callbacks import BlockUsage, PolicyDynamics, PolicyHeatmap, RouteRecorder, RoutingMap
+from routing_lightning.callbacks.predictions import PredictionTable
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
+from routing_lightning.parser import SentenceParser
+from routing_lightning.report import run_command
 
 CONFIG_KEY = "routing_lightning_config"
+
+OTHER_COMMANDS = (
+    "Two more commands read runs and train nothing: `plot RUN...` draws what the router learned as PNG and SVG; "
+    "`report RUN... [--out DIR]` writes one HTML page about the runs. `plot --help` and `report --help` say more."
+)
+
+# What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
+RECORD = tuple(
+    {"class_path": f"routing_lightning.callbacks.{callback.__name__}"}
+    for callback in (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage)
+)
 
 
 class SaveConfig(SaveConfigCallback):
@@ -39,7 +54,7 @@ def checkpoint_config(path: str) -> str | None:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UsageError(f"ckpt_path {path} cannot be read as a checkpoint ({error}); give an unbroken one.") from error
+        raise UsageError(f"ckpt_path {path} is no checkpoint that can be read; give an unbroken one.") from error
     if CONFIG_KEY not in checkpoint:
         return None
     config = yaml.safe_load(checkpoint[CONFIG_KEY])
@@ -70,6 +85,24 @@ class RoutingCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Switches off Lightning's way, by which a checkpoint's values silently replace those of the command line."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds ``record``, apart from ``trainer.callbacks``, so that a user's callbacks do not drop ours."""
+        parser.add_argument(
+            "--record",
+            type=list[L.Callback] | None,
+            default=list(RECORD),
+            help="callbacks that record and show what the router learns; null: none",
+        )
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
+        """Adds the callbacks of ``record`` to the user's."""
+        callbacks = self._get(self.config_init, "trainer.callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        record = self._get(self.config_init, "record") or []
+        if self.subcommand == "predict":
+            record = [PredictionTable()]
+        return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
 
     def before_instantiate_classes(self) -> None:
         """Names our option where the Trainer would refuse its own."""
@@ -104,14 +137,24 @@ class RoutingCLI(LightningCLI):
         Console().print(table)
 
 
-def main(args: ArgsType = None) -> RoutingCLI:
-    """Runs the command line.
+def usage_error(error: BaseException) -> BaseException | None:
+    """The user's mistake behind an error, if there is one: jsonargparse wraps what a constructor raises."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (UsageError, MisconfigurationException)):
+            return cause
+        cause = cause.__cause__
+    return None
+
+
+def main(args: ArgsType = None) -> RoutingCLI | None:
+    """Runs the command line: a method of the Trainer, or ``plot`` or ``report``.
 
     Args:
         args: the words after ``train.py``; those of the process by default.
 
     Returns:
-        The CLI after its run, with ``trainer``, ``model`` and ``datamodule``.
+        The CLI after its run, with ``trainer``, ``model`` and ``datamodule``; None after ``plot`` and ``report``.
 
     Raises:
         SystemExit: with code 1 after a user's mistake, told in one sentence; with 2 for wrong arguments.
@@ -122,16 +165,24 @@ def main(args: ArgsType = None) -> RoutingCLI:
     warnings.filterwarnings("ignore", ".*have passed in a `LightningDataModule`. It will use the implementation from.*")
     # Metrics are added up over processes before they are logged.
     warnings.filterwarnings("ignore", ".*when logging on epoch level in distributed setting.*")
+    words = sys.argv[1:] if args is None else args
     try:
+        if isinstance(words, list) and run_command(words):
+            return None
         return RoutingCLI(
             TaskClassifier,
             MultiTaskDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
             save_config_callback=SaveConfig,
+            parser_class=SentenceParser,
             auto_configure_optimizers=False,
-            args=sys.argv[1:] if args is None else args,
+            parser_kwargs={"epilog": OTHER_COMMANDS},
+            args=words,
         )
-    except (UsageError, MisconfigurationException) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, MisconfigurationException) as error:
+        mistake = usage_error(error)
+        if mistake is None:
+            raise
+        print(f"error: {mistake}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -13,6 +13,7 @@ from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModul
 from routing_lightning.modules import RoutedClassifier
 from routing_lightning.nn import SimpleConvNet
 from routing_lightning.routers import WPL, Router, TabularPolicy
+from tests.fake_data import cifar_tree, mnist_root, write_cifar_archive  # noqa: F401
 
 torch.set_num_threads(1)
 

@@ -1,7 +1,7 @@
 """Gradient combination across tasks: Jacobian descent with an aggregator of the library torchjd."""
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lightning as L
@@ -11,34 +11,45 @@ from torch import Tensor, nn
 from routing_lightning.errors import UsageError
 
 
-def make_aggregator(aggregator: nn.Module | str | None) -> nn.Module | None:
+def make_aggregator(aggregator: str | dict[str, Any] | nn.Module | None) -> nn.Module | None:
     """The aggregator as a module.
 
-    The command line's parser makes a module of a class path where it can, and hands over the text where it cannot: then
-    this function says why.
+    Classes are made here and not by the command line's parser, which would not say how to install torchjd.
 
     Args:
-        aggregator: a module, the path of a class that needs no arguments (``"torchjd.aggregation.PCGrad"``), or None.
+        aggregator: the path of a class (``"torchjd.aggregation.PCGrad"``), a dict with its ``class_path`` and its
+            ``init_args``, a module, or None.
 
     Returns:
         A module that maps a matrix of gradients, one row per task, (M, P) -> (P,); None if None was given.
 
     Raises:
-        UsageError: if torchjd is not installed or there is no such class.
+        UsageError: if a package is not installed, there is no such class, or it refuses its arguments.
     """
-    if not isinstance(aggregator, str):
+    if aggregator is None or isinstance(aggregator, nn.Module):
         return aggregator
-    module, _, name = aggregator.rpartition(".")
+    spec: dict[str, Any] = aggregator if isinstance(aggregator, dict) else {"class_path": aggregator}
+    path = str(spec.get("class_path"))
+    # The command line's parser leaves the word init_args out of --...aggregator.init_args.<name>.
+    arguments = {name: value for name, value in spec.items() if name not in ("class_path", "init_args")}
     try:
-        return getattr(importlib.import_module(module), name)()
+        arguments |= spec.get("init_args") or {}
+        module, _, name = path.rpartition(".")
+        made = getattr(importlib.import_module(module), name)(**arguments)
+        if not isinstance(made, nn.Module):
+            raise TypeError("it is no torch module")
     except ImportError as error:
-        hint = 'pip install "routing-lightning[jd]"' if (error.name or "").startswith("torchjd") else str(error)
-        raise UsageError(f"aggregator is {aggregator}, which needs a package that is not installed: {hint}.") from error
+        # torchjd itself is missing, or a solver that the class needs
+        raise UsageError(
+            f"aggregator is {path}, but a package is missing ({error}); run: pip install "
+            '"routing-lightning[jd]", or give another class of torchjd.aggregation.'
+        ) from error
     except (AttributeError, ValueError, TypeError) as error:
         raise UsageError(
-            f"aggregator is {aggregator!r}, which cannot be made ({error}); give a class of torchjd.aggregation by its "
+            f"aggregator is {aggregator}, which cannot be made ({error}); give a class of torchjd.aggregation by its "
             "full path, for example torchjd.aggregation.PCGrad."
         ) from error
+    return made
 
 
 def check_aggregator(aggregator: nn.Module | None, trainer: L.Trainer) -> None:
@@ -56,43 +67,48 @@ def check_aggregator(aggregator: nn.Module | None, trainer: L.Trainer) -> None:
         )
     if getattr(trainer.precision_plugin, "scaler", None) is not None:
         raise UsageError(
-            f"trainer.precision is {trainer.precision}, whose scaled gradients an aggregator cannot combine; set 32-true "
-            "or bf16-mixed, or leave the aggregator out."
+            f"trainer.precision is {trainer.precision}, whose scaled gradients an aggregator cannot combine; set "
+            "32-true or bf16-mixed, or leave the aggregator out."
         )
 
 
-def combine_gradients(losses: Tensor, tasks: Tensor, parameters: Iterable[nn.Parameter], aggregator: Any) -> None:
+def combine_gradients(losses: Tensor, tasks: Tensor, parameters: Iterable[nn.Parameter], aggregator: nn.Module) -> None:
     """Backward pass that combines the gradients of the batch's tasks (Jacobian descent) in place of adding them up.
 
-    One row per task in the batch: the gradient of the sum of its samples' losses. Parameters on which two or more tasks
-    have a gradient that is not zero are shared: on them the aggregator combines the rows. A parameter that one task alone
-    moves gets that task's gradient as it is, and does not enter the rows. A parameter that no sample used gets nothing.
+    One row per task in the batch: the gradient of the sum of its samples' losses. Parameters on which two or more
+    tasks have a gradient that is not zero are shared: on them the aggregator combines the rows. A parameter that one
+    task alone moves gets that task's gradient as it is, and does not enter the rows. A parameter that no sample used
+    gets nothing.
 
     The result is added to ``.grad``, like that of a backward pass; it equals that of a backward pass from
     ``losses.sum()`` if the aggregator adds up the rows (``torchjd.aggregation.Sum``), as PCGrad (Yu et al., 2020) does
     where no two tasks conflict. One that averages (UPGrad, MGDA, Mean) gives less, about that divided by the number of
-    tasks in the batch: raise the learning rate to match.
+    tasks in the batch: raise the learning rate to match. The cost of the pass grows with that number.
 
     Args:
         losses: (N,), each sample's part of the loss: for the batch's mean loss, the samples' losses divided by N.
         tasks: (N,) int64; best on the host: on a device the call waits for it.
         parameters: those to fill; those without ``requires_grad`` are left alone.
-        aggregator: maps a matrix of gradients (M, P) -> (P,).
+        aggregator: maps a matrix of gradients, one row per task, (M, P) -> (P,), with M >= 2.
     """
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     tasks = tasks.cpu()
-    rows = (tasks == tasks.unique()[:, None]).to(losses)  # (M, N): which samples a row adds up
-    jacobian = [
-        torch.autograd.grad(losses, wanted, row, retain_graph=i + 1 < len(rows), allow_unused=True)
-        for i, row in enumerate(rows)
+    masks = (tasks == tasks.unique()[:, None]).to(losses)  # (M, N): the samples of each task
+    rows = [
+        torch.autograd.grad(losses, wanted, mask, retain_graph=i + 1 < len(masks), allow_unused=True)
+        for i, mask in enumerate(masks)
     ]
-    used = [i for i, gradient in enumerate(jacobian[0]) if gradient is not None]
-    matrices = [torch.stack([row[i] for row in jacobian]).flatten(1) for i in used]
-    # Without a look at the values on the host, for which a device would have to wait: parts that are not shared are
-    # zeroed in the aggregator's matrix, which leaves all inner products of rows as they were without them.
-    shared = [matrix.any(1).sum() > 1 for matrix in matrices]
-    combined = aggregator(torch.cat([matrix * own for matrix, own in zip(matrices, shared, strict=True)], dim=1))
-    pieces = combined.split([matrix.shape[1] for matrix in matrices])
-    for i, matrix, own, piece in zip(used, matrices, shared, pieces, strict=True):
-        gradient = torch.where(own, piece, matrix.sum(0)).view_as(wanted[i])
-        wanted[i].grad = gradient if wanted[i].grad is None else wanted[i].grad + gradient
+    used = [
+        (parameter, torch.stack(gradients))
+        for parameter, *gradients in zip(wanted, *rows, strict=True)
+        if gradients[0] is not None
+    ]
+    # Collected on the device and read once. Zeros count as no use: the pass reaches all that the batch used.
+    is_shared = torch.stack([matrix.flatten(1).any(1).sum() > 1 for _, matrix in used]).tolist()
+    shared = [matrix.flatten(1) for (_, matrix), flag in zip(used, is_shared, strict=True) if flag]
+    combined: Iterator[Tensor] = iter(())
+    if shared:
+        combined = iter(aggregator(torch.cat(shared, dim=1)).split([matrix.shape[1] for matrix in shared]))
+    for (parameter, matrix), flag in zip(used, is_shared, strict=True):
+        gradient = next(combined).view_as(parameter) if flag else matrix.sum(0)
+        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient

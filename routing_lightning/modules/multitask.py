@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -36,8 +36,9 @@ class MultiTaskClassifier(TaskClassifier):
         optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 3) by default.
         lr_scheduler: makes the learning rate scheduler; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
-        aggregator: combines the gradients of the tasks, for instance ``torchjd.aggregation.PCGrad`` (needs the extra
-            ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        aggregator: combines the gradients of the tasks: a class of torchjd by its path, such as
+            ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``), a dict with ``class_path`` and ``init_args``, or a
+            module; see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
 
     Raises:
         UsageError: if a value is out of its range, sizes do not fit, or torchjd is asked for but not installed.
@@ -53,7 +54,7 @@ class MultiTaskClassifier(TaskClassifier):
         optimizer: OptimizerCallable = sgd,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
-        aggregator: nn.Module | str | None = None,
+        aggregator: str | dict[str, Any] | nn.Module | None = None,
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
@@ -70,8 +71,11 @@ class MultiTaskClassifier(TaskClassifier):
         self.parts: Tensor | None = None
 
     def setup(self, stage: str) -> None:
-        """Checks the model against the data and the Trainer."""
+        """Checks the model against the data and the Trainer, and prepares the strategy."""
         super().setup(stage)
+        if isinstance(self.trainer.strategy, DDPStrategy):
+            # A block or a task may get samples on some ranks and not on others, or on none.
+            self.trainer.strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if stage == "fit":
             check_aggregator(self.aggregator, self.trainer)
 

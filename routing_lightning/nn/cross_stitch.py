@@ -24,7 +24,7 @@ class CrossStitch(nn.Module):
         num_classes: C, size of the output, at least 1.
         hidden: units of each hidden layer, at least 1 (paper: 128).
         depth: D, number of layers, at least 1 (paper: 3).
-        own_share: first weight of a tower's own activation, in [0, 1]; the paper does not give it, Misra et al. use 0.9.
+        own_share: first weight of a tower's own activation, in [0, 1]; not given in the paper, 0.9 in Misra et al.
 
     Attributes:
         mixing: D matrices (T, T), row i for the input of tower i.

@@ -13,9 +13,11 @@ class GumbelRouting(nn.Module):
 
     In training a sample takes the block ``a = argmax(s + n)``, s the scores of an MLP of two layers on
     concat(v, one-hot(t)) and n Gumbel noise: a draw from softmax(s). With ``g = softmax((s + n) / temperature)`` the
-    layer's output is ``y_a * (1 + g_a - stop(g_a))``: its value is y_a exactly, and the gradient that reaches the router
-    is ``<dL/dy, y_a> dg_a/ds``. The full straight-through estimator has such a term for every block; those of the others
-    are left out here because only the chosen block is computed, which keeps the cost of a step from growing with K.
+    layer's output is ``y_a * (1 + g_a - stop(g_a))``: its value is y_a exactly, and the gradient that reaches the
+    router is ``<dL/dy, y_a> dg_a/ds``. The full straight-through estimator has such a term for every block; those of
+    the others are left out here because only the chosen block is computed, which keeps the cost of a step from growing
+    with K.
+
     In evaluation a sample takes the block of the highest score.
 
     Args:

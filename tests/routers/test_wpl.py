@@ -47,9 +47,7 @@ def test_batched_update_equals_the_loop_over_samples(seed, scaling, gamma, rate,
     final = torch.randint(0, 2, (count,), generator=generator).double() * 2 - 1
     values = returns(final, torch.rand(count, depth, generator=generator, dtype=torch.float64), gamma)
     expected_policy, expected_baseline = policy.clone(), baseline.clone()
-    one_by_one(
-        expected_policy, expected_baseline, agents, actions, values, rate, baseline_lr or rate, scaling, floor
-    )
+    one_by_one(expected_policy, expected_baseline, agents, actions, values, rate, baseline_lr or rate, scaling, floor)
     wpl_update(
         policy, baseline, agents, actions, values,
         policy_lr=rate, baseline_lr=baseline_lr, scaling=scaling, floor=floor,
@@ -141,9 +139,7 @@ def test_euclidean_projection_is_the_nearest_point():
 
 def test_only_the_deciding_agents_rows_move():
     policy, baseline = torch.full((3, 2, 4), 0.25), torch.zeros(3, 2)
-    wpl_update(
-        policy, baseline, torch.tensor([1]), torch.tensor([[2, -1]]), torch.tensor([[1.0, 1.0]]), policy_lr=0.1
-    )
+    wpl_update(policy, baseline, torch.tensor([1]), torch.tensor([[2, -1]]), torch.tensor([[1.0, 1.0]]), policy_lr=0.1)
     still = torch.ones(3, 2, dtype=torch.bool)
     still[1, 0] = False
     assert (policy[still] == 0.25).all() and (baseline[still] == 0).all()

@@ -1,0 +1,114 @@
+"""Ways from a trainer and a module to what the callbacks look at."""
+
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.compat.proto.summary_pb2 import Summary
+from torch.utils.tensorboard import SummaryWriter
+
+from routing_lightning.errors import UsageError
+from routing_lightning.routers import Router, Trace
+
+
+def router_of(pl_module: L.LightningModule) -> Router | None:
+    """The module's router, or None for models without one."""
+    router = getattr(pl_module, "router", None)
+    return router if isinstance(router, Router) else None
+
+
+def trace_of(outputs: Any) -> Trace | None:
+    """The trace that a step returned, or None where it returned none."""
+    trace = outputs.get("trace") if isinstance(outputs, dict) else None
+    return trace if isinstance(trace, Trace) else None
+
+
+def policy_of(router: Router) -> np.ndarray | None:
+    """The policy of each task, (T, D, K) float32; None if it depends on the activations."""
+    if router.policy.uses_state:
+        return None
+    return router.probabilities().numpy()
+
+
+def writers(trainer: L.Trainer) -> list[SummaryWriter]:
+    """The TensorBoard writers of the run; none on processes other than the first."""
+    if not trainer.is_global_zero:
+        return []
+    return [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+
+
+def log_scalars(trainer: L.Trainer, values: dict[str, float]) -> None:
+    """Sends numbers to all loggers, at the current optimizer step."""
+    for logger in trainer.loggers:
+        logger.log_metrics(values, step=trainer.global_step)
+
+
+def log_png(writer: SummaryWriter, tag: str, png: bytes, step: int) -> None:
+    """Writes a picture that is a PNG file already (``add_image`` would encode it once more, slowly)."""
+    # Width and height stand in the header, behind the signature and the name of the first part.
+    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    picture = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
+    file_writer = writer.file_writer or writer._get_file_writer()  # none yet after the writer was closed
+    file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
+
+
+class Interval:
+    """When something is due: at each multiple of a number and, before the first one, at each power of a base.
+
+    So the start, where policies move most, is seen closely.
+
+    Args:
+        every: the number, at least 1.
+        option: name of the option, for the error.
+        base: the base, at least 2.
+
+    Raises:
+        UsageError: if ``every`` is below 1.
+    """
+
+    def __init__(self, every: int, option: str, base: int) -> None:
+        if every < 1:
+            raise UsageError(f"{option} is {every}; give at least 1, or leave the callback out.")
+        self.every = every
+        self.base = base
+        self.last = 0
+
+    def due(self, count: int) -> bool:
+        """Whether a due count lies after the one of the last call, up to ``count``."""
+        last, self.last = self.last, max(count, self.last)
+        if count // self.every > last // self.every:
+            return True
+        power = 1
+        while power <= last:
+            power *= self.base
+        return power <= min(count, self.every)
+
+
+def every_steps(every: int, callback: str) -> Interval:
+    """Interval of optimizer steps: 1, 4, 16, ... and then every so many.
+
+    Raises:
+        UsageError: if ``every`` is below 1.
+    """
+    return Interval(every, f"every_n_steps of {callback}", base=4)
+
+
+class Epochs(Interval):
+    """Interval of epochs: 1, 2, 4, ..., then every so many, and the last one.
+
+    Args:
+        every: the number, at least 1.
+        callback: name of the callback, for the error.
+
+    Raises:
+        UsageError: if ``every`` is below 1.
+    """
+
+    def __init__(self, every: int, callback: str) -> None:
+        super().__init__(every, f"every_n_epochs of {callback}", base=2)
+
+    def over(self, trainer: L.Trainer) -> bool:
+        """Whether it is due at the end of the current epoch."""
+        epoch = trainer.current_epoch + 1
+        return self.due(epoch) or trainer.should_stop or epoch == trainer.max_epochs

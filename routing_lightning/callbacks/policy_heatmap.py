@@ -1,0 +1,82 @@
+"""PolicyHeatmap: the policies as pictures."""
+
+import lightning as L
+import numpy as np
+
+from routing_lightning.callbacks.access import Epochs, every_steps, log_png, policy_of, writers
+from routing_lightning.callbacks.drawing import RouteCallback
+from routing_lightning.plots import HeatmapFrame, evolution_panel, policy_heatmap, time_edges
+
+
+class PolicyHeatmap(RouteCallback):
+    """Shows the policies in TensorBoard: who takes which block, and how that came about.
+
+    - ``policy/depth_<d>``: tasks x blocks, colour = probability, at step 0, 1, 4, 16, ... and then every
+      ``every_n_steps`` steps. The step slider plays the evolution.
+    - ``policy_evolution/depth_<d>/<task>``: time x blocks, after epoch 1, 2, 4, ..., then every ``every_n_epochs``
+      epochs, and the last.
+
+    Needs a :class:`RouteRecorder` before it in the list of callbacks.
+
+    Args:
+        every_n_steps: optimizer steps between two heat maps, at least 1.
+        every_n_epochs: epochs between two evolution pictures, at least 1.
+
+    Raises:
+        UsageError: if a value is below 1.
+    """
+
+    def __init__(self, every_n_steps: int = 1000, every_n_epochs: int = 10) -> None:
+        super().__init__()
+        self.steps = every_steps(every_n_steps, "PolicyHeatmap")
+        self.epochs = Epochs(every_n_epochs, "PolicyHeatmap")
+
+    def start(self, trainer: L.Trainer) -> None:
+        """Draws the frames, and the first heat maps if training starts from nothing."""
+        self.steps.last, self.epochs.last = trainer.global_step, trainer.current_epoch
+        if not writers(trainer):
+            return
+        record = self.recorder.record()
+        self._frames = []
+        for depth, actions in enumerate(record.action_names()):
+            empty = np.zeros((len(record.task_names), len(actions)))
+            figure = policy_heatmap(empty, record.task_names, actions, f"Policies at depth {depth + 1}")
+            columns, rows = np.arange(len(actions) + 1) - 0.5, np.arange(len(empty) + 1) - 0.5
+            self._frames.append(HeatmapFrame(figure, columns, rows))
+        if trainer.global_step == 0 and policy_of(self.router) is not None:
+            self.draw(trainer)
+
+    def after_batch(self, trainer: L.Trainer) -> None:
+        """Draws the heat maps if they are due."""
+        if self.steps.due(trainer.global_step):
+            self.draw(trainer)
+
+    def draw(self, trainer: L.Trainer) -> None:
+        """Draws the heat maps of all depths."""
+        open_writers = writers(trainer)
+        if not open_writers:
+            return
+        policy = self.policy()
+        for depth, frame in enumerate(self._frames):
+            png = frame.png(policy[:, depth, : self.recorder.num_actions[depth]])
+            for writer in open_writers:
+                log_png(writer, f"policy/depth_{depth + 1}", png, trainer.global_step)
+
+    def after_epoch(self, trainer: L.Trainer) -> None:
+        """Draws the evolution if it is due."""
+        if not self.epochs.over(trainer) or not writers(trainer):
+            return
+        record = self.recorder.record()
+        if len(record.steps) == 0:
+            return
+        policy, edges = record.policy(), time_edges(record.steps)
+        frames: dict[tuple[str, ...], HeatmapFrame] = {}
+        for depth, names in enumerate(record.action_names()):
+            actions = tuple(names)
+            if actions not in frames:
+                panel = evolution_panel(record.steps, policy[:, 0, depth, : len(actions)], actions)
+                frames[actions] = HeatmapFrame(panel, edges, np.arange(len(actions) + 1) - 0.5)
+            for task, name in enumerate(record.task_names):
+                png = frames[actions].png(policy[:, task, depth, : len(actions)].T)
+                for writer in writers(trainer):
+                    log_png(writer, f"policy_evolution/depth_{depth + 1}/{name}", png, trainer.global_step)

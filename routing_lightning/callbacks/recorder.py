@@ -1,0 +1,276 @@
+"""RouteRecorder: keeps the raw numbers, on which the callbacks that draw rely."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+
+from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
+from routing_lightning.callbacks.record import FILE_NAME, RouteRecord
+from routing_lightning.errors import UsageError
+from routing_lightning.modules.gather import gather_rows
+from routing_lightning.routers import Router
+
+BUFFERED_BATCHES = 256
+
+
+class Snapshot(NamedTuple):
+    """The router at one optimizer step: see :class:`RouteRecord` for the arrays, (T, D, K) each."""
+
+    step: int
+    counts: np.ndarray
+    probabilities: np.ndarray | None
+
+
+class RouteRecorder(L.Callback):
+    """Records policies and routes, and saves them as ``routes.npz`` beside the logs after each epoch.
+
+    A snapshot is taken whenever the step has grown by the share ``growth`` since the last one, so that the start, where
+    policies move most, is seen step by step, and after the last batch of each epoch. The history is part of the
+    checkpoint: a resumed run goes on with it. When there are more than ``max_values`` probabilities, every second
+    snapshot is dropped (its counts go to the next one) and snapshots become half as frequent, so that neither memory
+    nor checkpoints grow without bound.
+
+    Without a logger that has a folder, the file goes to the Trainer's ``default_root_dir``. With ``fast_dev_run``
+    nothing is written.
+
+    Args:
+        growth: take a snapshot when the step has grown by this share, above 0.
+        max_values: about how many probabilities to keep, at least 1; 8 snapshots are kept in any case.
+
+    Attributes:
+        task_names: T names, known in training like all below.
+        num_actions: (D,) how many actions each depth has.
+        num_blocks: (D,) how many of those are blocks.
+        charts: TensorBoard's grouped curves, to which other callbacks may add at setup.
+
+    Raises:
+        UsageError: if a value is out of its range.
+    """
+
+    def __init__(self, growth: float = 0.02, max_values: int = 2_000_000) -> None:
+        if not growth > 0:
+            raise UsageError(f"growth of RouteRecorder is {growth}; give a share above 0, such as 0.02.")
+        if max_values < 1:
+            raise UsageError(f"max_values of RouteRecorder is {max_values}; give at least 1.")
+        self.growth = growth
+        self.max_values = max_values
+        self.task_names: list[str] = []
+        self.num_actions = np.zeros(0, np.int64)
+        self.num_blocks = np.zeros(0, np.int64)
+        self.thinned = 0  # how often every second snapshot was dropped
+        self.charts: dict[str, dict[str, list]] = {}
+        self._snapshots: list[Snapshot] = []
+        self._pending = np.zeros((0, 0, 0), np.int64)  # counts since the last snapshot
+        self._total = self._pending.copy()
+        self._buffer: list[tuple[Tensor, Tensor]] = []  # tasks and actions of batches not counted yet
+        self._validation: list[Tensor] = []
+        self._routes = (np.zeros((0, 0), np.int64), np.zeros(0, np.int64), 0)
+        self._router: Router | None = None
+        self._path: Path | None = None
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def record(self) -> RouteRecord:
+        """The history so far."""
+        snapshots = self._snapshots
+        shape = (0, *self._pending.shape)
+        tables = [snap.probabilities for snap in snapshots if snap.probabilities is not None]
+        return RouteRecord(
+            task_names=self.task_names,
+            num_actions=self.num_actions,
+            num_blocks=self.num_blocks,
+            steps=np.array([snap.step for snap in snapshots], np.int64),
+            counts=np.stack([snap.counts for snap in snapshots]) if snapshots else np.zeros(shape, np.int64),
+            probabilities=np.stack(tables) if tables else None,
+            routes=self._routes[0],
+            route_counts=self._routes[1],
+            route_step=self._routes[2],
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history as the bytes of its file, and the counts since its end."""
+        if self._router is None:
+            return {}
+        self._count()
+        content = np.frombuffer(self.record().to_bytes(), np.uint8)
+        return {
+            "record": torch.from_numpy(content.copy()),
+            "pending": torch.from_numpy(self._pending.copy()),
+            "thinned": self.thinned,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes a history over."""
+        record = RouteRecord.from_bytes(state_dict["record"].numpy().tobytes())
+        tables = [None] * len(record.steps) if record.probabilities is None else list(record.probabilities)
+        self._snapshots = [Snapshot(*snap) for snap in zip(record.steps.tolist(), record.counts, tables, strict=True)]
+        self._routes = record.routes, record.route_counts, record.route_step
+        self._pending = state_dict["pending"].numpy().copy()
+        self._total = record.counts.sum(0) + self._pending
+        self._buffer.clear()
+        self.thinned = int(state_dict["thinned"])
+
+    def _clear(self, shape: tuple[int, ...]) -> None:
+        """Begins a history of (T, D, K) = ``shape``."""
+        self._pending, self._total = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self._snapshots.clear()
+        self._buffer.clear()
+        self._routes = np.zeros((0, 1 + shape[1]), np.int64), np.zeros(0, np.int64), 0
+        self.thinned = 0
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Learns the sizes of the router, and where the logs are."""
+        self._router = router_of(pl_module) if stage == "fit" else None
+        if self._router is None:
+            return
+        folder = trainer.log_dir  # all processes ask: the answer is the first one's
+        self._path = Path(folder or trainer.default_root_dir) / FILE_NAME
+        if trainer.fast_dev_run or not trainer.is_global_zero:  # type: ignore[attr-defined]
+            self._path = None
+        names = pl_module.task_names()[: self._router.num_tasks]  # type: ignore[operator]
+        self.task_names = names + [str(task) for task in range(len(names), self._router.num_tasks)]
+        self.num_actions = self._router.policy.num_actions.cpu().numpy()
+        self.num_blocks = block_counts(pl_module, self.num_actions)
+        shape = (len(self.task_names), len(self.num_actions), int(self.num_actions.max()))
+        if self._pending.shape != shape:
+            self._clear(shape)
+        self.charts = {"accuracy": {f"{stage}, all tasks": ["Multiline", [f"{stage}/acc_task/"]] for stage in STAGES}}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Records the router as it starts, unless the history goes on; lays out the grouped curves."""
+        if self._router is None:
+            return
+        if self._snapshots and self._snapshots[-1].step > trainer.global_step:  # another training began
+            self._clear(self._pending.shape)
+        if not self._snapshots and policy_of(self._router) is not None:
+            self._take(trainer.global_step)
+        for writer in writers(trainer):
+            writer.add_custom_scalars(self.charts)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Notes the batch's routes, and takes a snapshot if one is due."""
+        if self._router is None:
+            return
+        trace = trace_of(outputs)
+        if trace is not None:
+            self._buffer.append((trace.tasks, trace.actions))
+        last = self._snapshots[-1].step if self._snapshots else 0
+        gap = max(1.0, self.growth * last) * 2**self.thinned
+        if trainer.global_step >= last + gap or (trainer.is_last_batch and trainer.global_step > last):
+            self._take(trainer.global_step)
+        elif len(self._buffer) >= BUFFERED_BATCHES:
+            self._count()
+
+    def totals(self) -> np.ndarray:
+        """Training samples of each task that took each action since the history began: (T, D, K) int64."""
+        self._count()
+        return self._total.copy()
+
+    def _count(self) -> None:
+        """Adds the buffered routes to the pending counts."""
+        if not self._buffer:
+            return
+        tasks = torch.cat([part.cpu() for part, _ in self._buffer]).numpy()
+        actions = torch.cat([part.cpu() for _, part in self._buffer]).numpy()
+        self._buffer.clear()
+        _, depth, most = self._pending.shape
+        cells = (tasks[:, None] * depth + np.arange(depth)) * most + actions
+        counted = np.bincount(cells[actions >= 0], minlength=self._pending.size).reshape(self._pending.shape)
+        self._pending += counted
+        self._total += counted
+
+    def _take(self, step: int) -> None:
+        """Takes a snapshot."""
+        assert self._router is not None  # for the type checker
+        self._count()
+        probabilities = policy_of(self._router)
+        # A copy: the table goes on changing in place.
+        table = None if probabilities is None else np.array(probabilities, np.float32)
+        self._snapshots.append(Snapshot(step, self._pending, table))
+        self._pending = np.zeros_like(self._pending)
+        if len(self._snapshots) > max(8, self.max_values // self._pending.size):
+            self._thin()
+
+    def _thin(self) -> None:
+        """Drops every second snapshot, not the first and the last."""
+        kept: list[Snapshot] = []
+        carried = np.zeros_like(self._pending)
+        for position, snap in enumerate(self._snapshots):
+            if position % 2 and position < len(self._snapshots) - 1:
+                carried += snap.counts
+            else:
+                kept.append(snap._replace(counts=snap.counts + carried))
+                carried = np.zeros_like(carried)
+        self._snapshots = kept
+        self.thinned += 1
+
+    # -- validation ----------------------------------------------------------------------------------------------------
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Notes the routes of routers that look at the activations; a table's are known without."""
+        if self._router is None or not self._router.policy.uses_state or trainer.sanity_checking:
+            return
+        trace = trace_of(outputs)
+        if trace is not None:
+            self._validation.append(torch.cat([trace.tasks[:, None], trace.actions], dim=1))
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Adds up the routes of all processes."""
+        if not self._validation:
+            return
+        rows = torch.cat([part.cpu() for part in self._validation])
+        self._validation.clear()
+        routes, counts = rows.unique(dim=0, return_counts=True)
+        if trainer.world_size > 1:
+            gathered = gather_rows(torch.cat([routes, counts[:, None]], dim=1), trainer.strategy.root_device)
+            routes, place = gathered[:, :-1].unique(dim=0, return_inverse=True)
+            counts = torch.zeros(len(routes), dtype=torch.long).index_add_(0, place, gathered[:, -1])
+        self._routes = routes.numpy(), counts.numpy(), trainer.global_step
+
+    # -- file ----------------------------------------------------------------------------------------------------------
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Saves the file."""
+        self.save()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes the last snapshot and saves the file."""
+        if self._router is not None and self._snapshots and self._snapshots[-1].step < trainer.global_step:
+            self._take(trainer.global_step)
+        self.save()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Saves what there is."""
+        self.save()
+
+    def save(self) -> None:
+        """Writes the file, if there is a place and something to write."""
+        if self._router is not None and self._path is not None and self._snapshots:
+            self.record().save(self._path)
+
+
+STAGES = ("val", "train")
+
+
+def block_counts(pl_module: L.LightningModule, num_actions: np.ndarray) -> np.ndarray:
+    """Number of blocks at each depth, (D,): those of the layers if there is one per depth, else all actions."""
+    layers = list(getattr(getattr(pl_module, "network", None), "layers", []))
+    if len(layers) != len(num_actions):
+        return num_actions
+    return np.minimum(num_actions, [layer.num_blocks for layer in layers])

@@ -1,0 +1,43 @@
+"""Figures as pure functions of arrays: no files, no training, no pyplot."""
+
+from routing_lightning.plots.curves import Curve, accuracy_curves, policy_dynamics
+from routing_lightning.plots.frame import HeatmapFrame, figure_png
+from routing_lightning.plots.heatmaps import (
+    action_labels,
+    block_usage,
+    evolution_panel,
+    policy_evolution,
+    policy_heatmap,
+    time_edges,
+    time_position,
+    usage_evolution,
+)
+from routing_lightning.plots.overlap import overlap, task_overlap
+from routing_lightning.plots.routing_map import Link, route_links, routing_map
+from routing_lightning.plots.style import TASK_COLOURS, save, task_colours, to_array, to_svg
+
+__all__ = [
+    "TASK_COLOURS",
+    "Curve",
+    "HeatmapFrame",
+    "Link",
+    "accuracy_curves",
+    "action_labels",
+    "block_usage",
+    "evolution_panel",
+    "figure_png",
+    "overlap",
+    "policy_dynamics",
+    "policy_evolution",
+    "policy_heatmap",
+    "route_links",
+    "routing_map",
+    "save",
+    "task_colours",
+    "task_overlap",
+    "time_edges",
+    "time_position",
+    "to_array",
+    "to_svg",
+    "usage_evolution",
+]

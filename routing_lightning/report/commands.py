@@ -1,0 +1,63 @@
+"""The commands ``plot`` and ``report``, which read runs and train nothing."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from routing_lightning.errors import UsageError
+from routing_lightning.report.draw import draw_run
+from routing_lightning.report.page import write_report
+from routing_lightning.report.runs import FILE_NAME, find_runs
+
+RUN_HELP = "a version folder, or a folder with several somewhere in it"
+
+
+def plot(words: Sequence[str]) -> None:
+    """Draws what the router of each run learned: ``plot RUN... [--out DIR] [--block K]``."""
+    parser = argparse.ArgumentParser(prog="train.py plot", description="Draw what the router of a run learned.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help=RUN_HELP)
+    parser.add_argument("--out", type=Path, help="folder for the figures; by default plots/ in each run's folder")
+    parser.add_argument(
+        "--block", type=int, help="block of the curves, from 0; by default at each depth the one most tasks want"
+    )
+    options = parser.parse_args(words)
+    folders = find_runs(options.runs)
+    recorded = [folder for folder in folders if (folder / FILE_NAME).is_file()]
+    if not recorded:
+        raise UsageError(
+            f"no {FILE_NAME} in {', '.join(map(str, options.runs))}; give a run of a model with a router, trained "
+            "with the callbacks of record."
+        )
+    for number, folder in enumerate(recorded):
+        out = folder / "plots" if options.out is None else options.out
+        if options.out is not None and len(recorded) > 1:
+            out = out / f"{number + 1}_{folder.name}"
+        print(f"{len(draw_run(folder, out, options.block))} figures in {out}")
+
+
+def report(words: Sequence[str]) -> None:
+    """Writes a page about runs: ``report RUN... [--out DIR]``."""
+    parser = argparse.ArgumentParser(prog="train.py report", description="Write one HTML page about runs.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help=RUN_HELP)
+    parser.add_argument("--out", type=Path, default=Path("report"), help="folder for report.html; by default report/")
+    options = parser.parse_args(words)
+    print(f"Report: {write_report(find_runs(options.runs), options.out)}")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"plot": plot, "report": report}
+
+
+def run_command(words: Sequence[str]) -> bool:
+    """Runs one of our commands, if the first word names one.
+
+    Returns:
+        Whether it did.
+
+    Raises:
+        UsageError: if a run cannot be found or read.
+        SystemExit: with code 2 for wrong arguments, 0 for ``--help``.
+    """
+    if not words or words[0] not in COMMANDS:
+        return False
+    COMMANDS[words[0]](words[1:])
+    return True

@@ -1,0 +1,181 @@
+"""Names for runs, groups of runs, and the paper's values to compare with."""
+
+import csv
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from routing_lightning.plots import Curve
+from routing_lightning.report.runs import Run
+
+EPOCHS = (1, 5, 10, 20, 50, 100)  # of the paper's table
+# What may differ between two runs of a group, since it does not change the training.
+APART = (
+    "seed_everything",
+    "ckpt_path",
+    "weights_only",
+    "record",
+    "trainer.default_root_dir",
+    "trainer.logger",
+    "trainer.callbacks",
+    "trainer.enable_progress_bar",
+    "trainer.enable_model_summary",
+    "data.init_args.root",
+)
+
+
+def paper_values() -> dict[tuple[str, str], dict[int, float]]:
+    """The paper's Table 4: accuracy in [0, 1] by (data set, method) and epoch."""
+    text = files("routing_lightning.report").joinpath("paper_table4.csv").read_text()
+    return {
+        (row["dataset"], row["method"]): {epoch: float(row[f"epoch_{epoch}"]) / 100 for epoch in EPOCHS}
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
+def dataset_name(config: dict[str, Any]) -> str:
+    """The paper's name of the data set, or the class of the datamodule."""
+    name = _class(config.get("data")) or "unknown data"
+    known = {"CIFARMTL": "CIFAR-MTL", "MNISTMTL": "MNIST-MTL", "MINMTL": "MIN-MTL", "DigitsMTL": "Digits-MTL"}
+    name = name.removesuffix("DataModule")
+    if name.startswith("MiniImageNet"):
+        return "MIN-MTL"
+    return known.get(name, name)
+
+
+def method_name(config: dict[str, Any]) -> str:
+    """What the paper calls the method of a config, or a name from its parts where the paper has none."""
+    model = config.get("model") or {}
+    args = model.get("init_args") or {}
+    if "router" in args:
+        return _routing_name(args)
+    network = args.get("network")
+    network_class = _class(network) or _class(model) or "unknown method"
+    own = _args(network).get("own_layers")
+    depth = _args(network).get("depth", 3)
+    if network_class == "TaskSpecific":
+        if own == 0:
+            name = "shared"
+        elif args.get("shared_features") is False:
+            name = "separate networks"
+        else:
+            name = "task specific-all-fc" if own in (None, depth) else f"task specific-{own}-fc"
+    else:
+        known = {"CrossStitch": "cross stitch-all-fc", "SoftMixture": "soft mixture-all-fc"}
+        name = known.get(network_class, network_class)
+    aggregator = args.get("aggregator")
+    if aggregator:
+        path = aggregator if isinstance(aggregator, str) else _class(aggregator) or ""
+        name += f" + {path.rpartition('.')[2]}"
+    return name
+
+
+def _routing_name(args: dict[str, Any]) -> str:
+    router = _args(args["router"])
+    learner, policy = _class(router.get("learner")) or "", _class(router.get("policy")) or ""
+    table, agents = policy.startswith("Tabular"), router.get("agents")
+    parts = json.dumps(args).lower()
+    if "recurrent" in parts or "recursive" in parts:
+        return "routing-all-fc recursive"
+    if agents == "dispatched":
+        return "routing-all-fc dispatched"
+    if agents == "single" and (learner == "REINFORCE" or (learner == "WPL" and table)):
+        return "routing-all-fc single agent"
+    if learner == "WPL" and table:
+        return "routing-all-fc"  # the paper's MARL-WPL: table is the same
+    known = {"REINFORCE": "REINFORCE", "QLearning": "Qlearning", "WPL": "MARL-WPL"}
+    return f"{known.get(learner, learner or 'router')}: {'table' if table else 'approx'}"
+
+
+def _class(part: Any) -> str | None:
+    """Last part of a class path, of a config section or a plain path."""
+    path = part.get("class_path") if isinstance(part, dict) else part
+    return path.rpartition(".")[2] if isinstance(path, str) else None
+
+
+def _args(part: Any) -> dict[str, Any]:
+    found = part.get("init_args") if isinstance(part, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted names."""
+    if isinstance(config, dict) and config:
+        return {name: value for key, part in config.items() for name, value in flatten(part, f"{prefix}{key}.").items()}
+    return {prefix.removesuffix("."): config}
+
+
+@dataclass
+class Group:
+    """Runs that differ in the seed only.
+
+    Attributes:
+        name: what it is called; tells it apart from the other groups of its data set.
+        dataset: name of the data set.
+        method: name of the method, as in the paper.
+        runs: its runs, at least one.
+    """
+
+    name: str
+    dataset: str
+    method: str
+    runs: list[Run]
+
+    def curve(self) -> Curve:
+        """Mean and spread of the accuracy at each epoch that a run reached."""
+        epochs = sorted({epoch for run in self.runs for epoch in run.accuracy})
+        values = [[run.accuracy[epoch] for run in self.runs if epoch in run.accuracy] for epoch in epochs]
+        name = f"{self.name} (n = {len(self.runs)})" if len(self.runs) > 1 else self.name
+        return Curve(
+            name,
+            np.array(epochs),
+            np.array([statistics.fmean(row) for row in values]),
+            np.array([statistics.stdev(row) if len(row) > 1 else 0.0 for row in values]),
+        )
+
+    def at(self, epoch: int) -> tuple[float, float] | None:
+        """Mean and standard deviation of the accuracy at an epoch, over the runs that reached it."""
+        values = [run.accuracy[epoch] for run in self.runs if epoch in run.accuracy]
+        if not values:
+            return None
+        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+    """Groups runs that differ in the seed only, in the order of their first runs."""
+    members: dict[str, list[Run]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        flat = {
+            name: value
+            for name, value in flatten(run.config).items()
+            if not any(name == apart or name.startswith(f"{apart}.") for apart in APART)
+        }
+        key = json.dumps(flat, sort_keys=True, default=str) if run.config else str(run.folder)
+        members.setdefault(key, []).append(run)
+        settings[key] = flat
+    groups = []
+    for key, found in members.items():
+        config = found[0].config
+        dataset, method = dataset_name(config), method_name(config) if config else found[0].folder.name
+        groups.append((key, Group(method, dataset, method, found)))
+    for key, group in groups:
+        rivals = [other for other, twin in groups if (twin.dataset, twin.method) == (group.dataset, group.method)]
+        if len(rivals) > 1:
+            group.name = f"{group.method} ({_differences(key, rivals, settings) or group.runs[0].folder})"
+    return [group for _, group in groups]
+
+
+def _differences(key: str, rivals: list[str], settings: dict[str, dict[str, Any]]) -> str:
+    """The settings in which a group differs from others of the same method, at most three."""
+    names = sorted({name for rival in rivals for name in settings[rival]})
+    absent = object()
+    differing = [name for name in names if len({repr(settings[rival].get(name, absent)) for rival in rivals}) > 1]
+    shown = [f"{name.rpartition('.')[2]} {settings[key].get(name)}" for name in differing[:3]]
+    return ", ".join(shown) + (", …" if len(differing) > 3 else "")

@@ -1,0 +1,289 @@
+"""The report: one HTML file that needs nothing else."""
+
+import base64
+import html
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from routing_lightning.callbacks.record import RouteRecord
+from routing_lightning.plots import Curve, accuracy_curves, routing_map, task_colours, to_svg
+from routing_lightning.plots.style import COLOUR_MAP
+from routing_lightning.report.methods import EPOCHS, Group, group_runs, paper_values
+from routing_lightning.report.runs import join_resumed, read_run
+
+MOST_ROUTED = 24  # groups whose routes are shown
+MOST_FRAMES = 40  # pictures of a policy evolution
+MOST_CELLS = 200_000  # numbers of a policy evolution
+MOST_LINKS = 4000  # links of a routing map in vector graphics
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Writes ``report.html`` about runs.
+
+    Args:
+        folders: folders of the runs, at least one.
+        out: where it goes; made if missing.
+
+    Returns:
+        The file.
+
+    Raises:
+        UsageError: if a run cannot be read.
+    """
+    groups = group_runs(join_resumed([read_run(folder) for folder in folders]))
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "report.html"
+    path.write_text(page(groups), encoding="utf-8")
+    return path
+
+
+def page(groups: Sequence[Group]) -> str:
+    """The whole page."""
+    datasets = list(dict.fromkeys(group.dataset for group in groups))
+    runs = sum(len(group.runs) for group in groups)
+    parts = [f"<h1>Routing networks: {_count(runs, 'run')}</h1>", _overview(datasets, groups)]
+    for dataset in datasets:
+        members = [group for group in groups if group.dataset == dataset]
+        parts += [f"<h2>{_text(dataset)}</h2>", _accuracy(dataset, members), _per_task(members)]
+    routed = [group for group in groups if _record(group) is not None]
+    parts += [_maps(routed[:MOST_ROUTED]), _evolution(routed[:MOST_ROUTED])]
+    if len(routed) > MOST_ROUTED:
+        parts.append(
+            f"<p>Routes of {len(routed) - MOST_ROUTED} more groups are left out; <code>train.py plot RUN</code> draws "
+            "them.</p>"
+        )
+    parts.append(_cost(groups))
+    assets = files("routing_lightning.report")
+    return (
+        assets.joinpath("page.html")
+        .read_text()
+        .replace("/*style*/", assets.joinpath("page.css").read_text())
+        .replace("/*script*/", assets.joinpath("page.js").read_text())
+        .replace("<!--body-->", "\n".join(part for part in parts if part))
+    )
+
+
+# -- small parts -------------------------------------------------------------------------------------------------------
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _figure(figure: Figure, caption: str, label: str) -> str:
+    svg = to_svg(figure).replace("<svg ", f'<svg role="img" aria-label="{_text(label)}" ', 1)
+    return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> str:
+    """A table of cells that are HTML already; the first cell of a row is its header."""
+    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    body = ""
+    for first, *others in rows:
+        cells = "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in others)
+        body += f'<tr><th scope="row">{first}</th>{cells}</tr>'
+    # A region that scrolls must be reachable by keyboard.
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><caption>{caption}'
+        f"</caption><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _record(group: Group) -> RouteRecord | None:
+    """The routes of the first run that has some."""
+    return next((run.record for run in group.runs if run.record is not None and len(run.record.steps)), None)
+
+
+def _overview(datasets: Sequence[str], groups: Sequence[Group]) -> str:
+    seeds = sorted({str(run.config.get("seed_everything")) for group in groups for run in group.runs if run.config})
+    return (
+        f"<p>{_count(len(groups), 'group')} of runs that differ in the seed only, on {_text(', '.join(datasets))}"
+        f"{'; seeds ' + _text(', '.join(seeds)) if seeds else ''}. Accuracy is the mean over tasks, on the validation "
+        "data; ± is the standard deviation over seeds.</p>"
+    )
+
+
+# -- accuracy ----------------------------------------------------------------------------------------------------------
+
+
+def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
+    paper = {method: values for (data, method), values in paper_values().items() if data == dataset}
+    curves: list[Curve] = []
+    colours = task_colours(len(groups))
+    drawn = set()
+    for group, colour in zip(groups, colours, strict=True):
+        curve = group.curve()
+        if not len(curve.epochs):
+            continue
+        curves.append(replace(curve, colour=colour))
+        if group.method in paper and group.method not in drawn:
+            drawn.add(group.method)
+            last = max(int(curve.epochs[-1]), 5)
+            epochs = [epoch for epoch in EPOCHS if epoch <= last]
+            values = np.array([paper[group.method][epoch] for epoch in epochs])
+            name = f"{group.method} (paper)"
+            curves.append(Curve(name, np.array(epochs), values, np.zeros(len(values)), dashed=True, colour=colour))
+    if not curves:
+        return "<p>No accuracy was logged yet.</p>"
+    caption = "Mean over seeds, the band is one standard deviation; dotted: the paper's Table 4 (test set)."
+    plot = _figure(accuracy_curves(curves, f"Accuracy on {dataset}"), caption, f"accuracy curves on {dataset}")
+    return plot + _against_paper(groups, paper)
+
+
+def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) -> str:
+    head = ["method", "runs", "epochs", *(f"epoch {epoch}" for epoch in EPOCHS), "last"]
+    rows = []
+    for group in groups:
+        reached = [max(run.accuracy, default=0) for run in group.runs]
+        least, most = min(reached), max(reached)
+        cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in EPOCHS]
+        span = str(most) if least == most else f"{least} to {most}"
+        rows.append([_text(group.name), str(len(group.runs)), span, *cells, _ours(group.at(least))])
+    for method, values in paper.items():
+        if method not in {group.method for group in groups}:
+            cells = ["-" + _paper(values, epoch) for epoch in EPOCHS]
+            rows.append([_text(method), "0", "-", *cells, "-"])
+    caption = "Accuracy in %" + ("; in brackets the paper's Table 4 (test set, mean of 3 runs)" if paper else "")
+    return _table(head, rows, caption)
+
+
+def _ours(value: tuple[float, float] | None) -> str:
+    if value is None:
+        return "-"
+    mean, spread = value
+    return f"<b>{_percent(mean)}</b>" + ("" if math.isnan(spread) else f" ± {_percent(spread)}")
+
+
+def _paper(values: dict[int, float] | None, epoch: int) -> str:
+    return f' <span class="paper">[{100 * values[epoch]:.0f}]</span>' if values else ""
+
+
+def _per_task(groups: Sequence[Group]) -> str:
+    tasks = list(dict.fromkeys(task for group in groups for run in group.runs for task in run.task_accuracy))
+    if not tasks:
+        return ""
+    means = {}
+    for number, group in enumerate(groups):
+        for task in tasks:
+            values = [run.task_accuracy[task] for run in group.runs if task in run.task_accuracy]
+            if values:
+                means[number, task] = statistics.fmean(values)
+    least, most = min(means.values()), max(means.values())
+
+    def cell(value: float | None) -> str:
+        if value is None:
+            return "-"
+        strength = 0.45 * (value - least) / (most - least) if most > least else 0.0
+        return f'<td style="background:rgb(49 104 142 / {strength:.2f})">{_percent(value)}</td>'
+
+    rows = [[_text(task), *(cell(means.get((number, task))) for number in range(len(groups)))] for task in tasks]
+    caption = "Accuracy per task in %, at the last epoch, mean over seeds; darker is better"
+    return "<h3>Accuracy per task</h3>" + _table(["task", *(_text(group.name) for group in groups)], rows, caption)
+
+
+# -- routes ------------------------------------------------------------------------------------------------------------
+
+
+def _title(group: Group) -> str:
+    return f"{group.name}, {group.dataset}"
+
+
+def _maps(groups: Sequence[Group]) -> str:
+    shown: list[str] = []
+    for group in groups:
+        record = _record(group)
+        assert record is not None
+        routes, counts, step = record.map_routes()
+        if not len(routes):
+            continue
+        order = np.argsort(-counts, kind="stable")[: MOST_LINKS // max(routes.shape[1] - 1, 1)]
+        figure = routing_map(routes[order], counts[order], record.task_names, record.action_names())
+        inner = _figure(figure, f"{_text(_title(group))}, step {step}", f"routing map of {_title(group)}")
+        name = f"<summary>{_text(_title(group))}</summary>"
+        shown.append(f"<details{' open' if len(shown) < 2 else ''}>{name}{inner}</details>")
+    if not shown:
+        return ""
+    text = (
+        "<p>Tasks on top, a row of blocks per depth. A link is wider where more of the task's samples go; blocks that "
+        "no task takes are faint. For each group its first recorded run.</p>"
+    )
+    return "<h2>Routing maps</h2>" + text + "".join(shown)
+
+
+def _frames(record: RouteRecord) -> dict[str, Any]:
+    """A policy evolution for the page's script: levels 0..255 in the order snapshot, depth, task, action."""
+    policy = record.policy()
+    count = min(MOST_FRAMES, max(2, MOST_CELLS // policy[0].size), len(record.steps))
+    picked = np.unique(np.linspace(0, len(record.steps) - 1, count).round().astype(int))
+    levels = (policy[picked].transpose(0, 2, 1, 3) * 255).round().astype(np.uint8)
+    return {
+        "steps": record.steps[picked].tolist(),
+        "tasks": record.task_names,
+        "actions": record.action_names(),
+        "width": policy.shape[-1],
+        "levels": base64.b64encode(levels.tobytes()).decode(),
+    }
+
+
+def _evolution(groups: Sequence[Group]) -> str:
+    if not groups:
+        return ""
+    runs = []
+    for group in groups:
+        record = _record(group)
+        assert record is not None
+        runs.append({"name": _title(group), **_frames(record)})
+    palette = (matplotlib.colormaps[COLOUR_MAP](np.arange(256))[:, :3] * 255).round().astype(int).tolist()
+    data = json.dumps({"palette": palette, "runs": runs}).replace("</", "<\\/")
+    options = "".join(f'<option value="{number}">{_text(run["name"])}</option>' for number, run in enumerate(runs))
+    return (
+        "<h2>Policy evolution</h2><p>How probably each task takes each block. Move the slider, also with the arrow "
+        "keys, Home and End.</p>"
+        f'<div class="controls"><label>Run <select id="run">{options}</select></label>'
+        '<label>Time <input id="time" type="range" min="0" value="0" step="1"></label>'
+        '<button id="play" type="button">Play</button><output id="step" for="time"></output></div>'
+        '<div id="depths"></div><div class="legend"><span>0</span><canvas id="scale" width="256" height="12" '
+        'role="img" aria-label="colour scale of probability, from 0 to 1"></canvas><span>1 (probability)</span></div>'
+        f'<script type="application/json" id="policies">{data}</script>'
+    )
+
+
+# -- cost --------------------------------------------------------------------------------------------------------------
+
+
+def _cost(groups: Sequence[Group]) -> str:
+    rows = []
+    for group in groups:
+        seconds = [run.epoch_seconds for run in group.runs if run.epoch_seconds is not None]
+        epochs = statistics.fmean(len(run.accuracy) for run in group.runs)
+        weights = next((run.parameters for run in group.runs if run.parameters is not None), None)
+        median = statistics.median(seconds) if seconds else None
+        rows.append(
+            [
+                _text(_title(group)),
+                "-" if median is None else f"{median:.1f}",
+                "-" if median is None else f"{median * epochs / 60:.1f}",
+                "-" if weights is None else f"{weights:,}".replace(",", " "),
+            ]
+        )
+    head = ["method", "seconds per epoch", "minutes in all", "trained weights"]
+    caption = "Training cost: median wall time of an epoch with its validation; weights of features and blocks"
+    return "<h2>Training cost</h2>" + _table(head, rows, caption)

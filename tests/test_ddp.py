@@ -1,0 +1,95 @@
+"""Two processes on the CPU, started as a user would: the real command line in fresh processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+
+# Runs the command line and leaves what each process ended with.
+SCRIPT = """
+import sys, torch
+from routing_lightning.cli import main
+cli = main(sys.argv[2:])
+router = cli.model.router
+torch.save(
+    {
+        "router": {name: value for name, value in router.state_dict().items()},
+        "parameters": [parameter.detach() for parameter in cli.model.parameters()],
+        "metrics": dict(cli.trainer.callback_metrics),
+        "step": cli.trainer.global_step,
+        "counted": len(cli.datamodule.val_dataset),
+    },
+    f"{sys.argv[1]}/rank_{cli.trainer.global_rank}.pt",
+)
+"""
+
+
+def run(folder: Path, *words: str) -> list[dict]:
+    folder.mkdir()
+    script = folder / "run.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for name in ("LOCAL_RANK", "PL_GLOBAL_SEED", "MASTER_PORT", "MASTER_ADDR", "NODE_RANK", "WORLD_SIZE"):
+        environment.pop(name, None)
+    words = (*words, f"--trainer.default_root_dir={folder}", "--trainer.enable_progress_bar=false")
+    process = subprocess.run(
+        [sys.executable, str(script), str(folder), *words],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-3000:]
+    return [torch.load(path, weights_only=True) for path in sorted(folder.glob("rank_*.pt"))]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory) -> list[dict]:
+    config = ROOT / "configs" / "digits_mtl_ddp.yaml"
+    # 40 blocks per layer and batches of 4 per process: most blocks get no sample, many get them on one process alone
+    options = ["--model.init_args.num_blocks=40", "--data.init_args.batch_size=4", "--trainer.max_epochs=1"]
+    return run(
+        tmp_path_factory.mktemp("ddp") / "two",
+        "fit",
+        f"--config={config}",
+        *options,
+        "--trainer.limit_train_batches=60",
+    )
+
+
+def test_all_processes_hold_the_same_policy_and_weights(ranks):
+    assert len(ranks) == 2
+    for name, value in ranks[0]["router"].items():
+        assert torch.equal(value, ranks[1]["router"][name]), name
+    assert (ranks[0]["router"]["policy.table"] != 1 / 40).any()
+    for ours, theirs in zip(ranks[0]["parameters"], ranks[1]["parameters"], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_steps_and_metrics_count_once(ranks):
+    assert ranks[0]["step"] == 60
+    for name in ("val/acc", "val/loss"):
+        assert ranks[0]["metrics"][name] == ranks[1]["metrics"][name]
+    # an accuracy over 200 samples of each task is a whole number of two-hundredths
+    for name, value in ranks[0]["metrics"].items():
+        if name.startswith("val/acc_task/"):
+            assert (value * 200).item() == pytest.approx(round((value * 200).item()), abs=1e-3)
+
+
+def test_two_processes_equal_one_with_the_double_batch(tmp_path):
+    """Same actions (a policy that is certain): the same policy bit for bit, the same blocks to float tolerance."""
+    results = []
+    for devices, batch_size in ((2, 8), (1, 16)):
+        config = ROOT / "tests" / "ddp_exact.yaml"
+        options = [f"--trainer.devices={devices}", f"--data.init_args.batch_size={batch_size}"]
+        if devices == 1:
+            options.append("--trainer.strategy=auto")
+        results.append(run(tmp_path / str(devices), "fit", f"--config={config}", *options)[0])
+    two, one = results
+    assert two["step"] == one["step"] == 20
+    for name, value in one["router"].items():
+        assert torch.equal(value, two["router"][name]), name
+    for ours, theirs in zip(one["parameters"], two["parameters"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -63,7 +63,7 @@ def test_all_processes_hold_the_same_policy_and_weights(ranks):
     assert len(ranks) == 2
     for name, value in ranks[0]["router"].items():
         assert torch.equal(value, ranks[1]["router"][name]), name
-    assert (ranks[0]["router"]["policy.table"] != 1 / 40).any()
+    assert (ranks[0]["router"]["decider.policy.table"] != 1 / 40).any()
     for ours, theirs in zip(ranks[0]["parameters"], ranks[1]["parameters"], strict=True):
         assert torch.equal(ours, theirs)
 

@@ -60,7 +60,9 @@ class RouteCallback(L.Callback):
         self._active = router is not None
         if router is None:
             return
-        recorders = [callback for callback in trainer.callbacks if isinstance(callback, RouteRecorder)]  # type: ignore[attr-defined]
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        before = callbacks[: callbacks.index(self)]
+        recorders = [callback for callback in before if isinstance(callback, RouteRecorder)]
         if not recorders:
             raise UsageError(
                 f"{type(self).__name__} has no RouteRecorder to draw from; put one before it in the list of callbacks."

@@ -37,12 +37,13 @@ class PolicyHeatmap(RouteCallback):
         if not writers(trainer):
             return
         record = self.recorder.record()
-        self._frames = []
-        for depth, actions in enumerate(record.action_names()):
-            empty = np.zeros((len(record.task_names), len(actions)))
-            figure = policy_heatmap(empty, record.task_names, actions, f"Policies at depth {depth + 1}")
-            columns, rows = np.arange(len(actions) + 1) - 0.5, np.arange(len(empty) + 1) - 0.5
-            self._frames.append(HeatmapFrame(figure, columns, rows))
+        frames: dict[tuple[str, ...], HeatmapFrame] = {}
+        for names in record.action_names():
+            if tuple(names) not in frames:
+                empty = np.zeros((len(record.task_names), len(names)))
+                columns, rows = np.arange(len(names) + 1) - 0.5, np.arange(len(empty) + 1) - 0.5
+                frames[tuple(names)] = HeatmapFrame(policy_heatmap(empty, record.task_names, names), columns, rows)
+        self._frames = [frames[tuple(names)] for names in record.action_names()]
         if trainer.global_step == 0 and policy_of(self.router) is not None:
             self.draw(trainer)
 

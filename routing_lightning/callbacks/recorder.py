@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
+from routing_lightning.callbacks.access import policy_of, router_of, trace_of, uses_state, writers
 from routing_lightning.callbacks.record import FILE_NAME, RouteRecord
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.gather import gather_rows
@@ -224,7 +224,7 @@ class RouteRecorder(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Notes the routes of routers that look at the activations; a table's are known without."""
-        if self._router is None or not self._router.policy.uses_state or trainer.sanity_checking:
+        if self._router is None or not uses_state(self._router) or trainer.sanity_checking:
             return
         trace = trace_of(outputs)
         if trace is not None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gather import gather_trace
+from routing_lightning.modules.gradients import check_aggregator, combine_gradients, make_aggregator
 from routing_lightning.nn.blocks import Blocks, LinearBlocks
 from routing_lightning.nn.routing import RoutingNetwork
 from routing_lightning.routers import Router, Trace, correctness_reward
@@ -56,13 +57,20 @@ class RoutedClassifier(TaskClassifier):
         depth: D, number of routed layers, at least 1 (paper: 3).
         hidden: units of each hidden layer, at least 1 (paper: 128).
         num_blocks: blocks per layer, one number or one per layer; by default one block per task, as in the paper.
+        recurrent_steps: how often the layers between the first and the last are routed through, any of their blocks each
+            time; 0: layered, each once. Needs depth 3: first layer, recurrent layer, classification (NOTES 20).
+        allow_pass: whether the recurrent steps have PASS, which leaves the activation as it is.
         layers: sets of blocks to use in place of the paper's; ``depth``, ``hidden`` and ``num_blocks`` then do not count.
+        final_reward: ``"correct"``: +1 for a right prediction, -1 for a wrong one; ``"negative_loss"``: minus the loss
+            of the sample (paper, section 2.2.1).
         optimizer: makes the optimizer of features and blocks; SGD with lr 1e-2 (paper, section 3) by default.
         lr_scheduler: makes the learning rate scheduler; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own
             option for modules that optimize manually.)
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
+        aggregator: combines the gradients of the tasks, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
+            see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -77,12 +85,16 @@ class RoutedClassifier(TaskClassifier):
         depth: int = 3,
         hidden: int = 128,
         num_blocks: int | list[int] | None = None,
+        recurrent_steps: int = 0,
+        allow_pass: bool = False,
         layers: list[Blocks] | None = None,
+        final_reward: Literal["correct", "negative_loss"] = "correct",
         optimizer: OptimizerCallable = sgd,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
+        aggregator: str | dict[str, Any] | nn.Module | None = None,
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
@@ -107,7 +119,19 @@ class RoutedClassifier(TaskClassifier):
                     f"num_blocks lists {len(blocks)} layers but depth is {depth}; give one number per layer."
                 )
             layers = list(paper_layers(size, num_classes, depth, hidden, blocks))
-        self.network = RoutingNetwork(layers, router, num_tasks)
+        order, may_pass = None, None
+        if recurrent_steps < 0 or (recurrent_steps > 0 and len(layers) != 3):
+            raise UsageError(
+                f"recurrent_steps is {recurrent_steps} with {len(layers)} layers; give at least 0, and depth 3 if above 0."
+            )
+        if recurrent_steps:
+            order = [0, *[1] * recurrent_steps, 2]
+            may_pass = [False, *[allow_pass] * recurrent_steps, False]
+        elif allow_pass:
+            raise UsageError("allow_pass is true but nothing is recurrent; set recurrent_steps to at least 1.")
+        self.network = RoutingNetwork(layers, router, num_tasks, order, may_pass)
+        self.final_reward = final_reward
+        self.aggregator = make_aggregator(aggregator)
 
     @property
     def router(self) -> Router:
@@ -119,7 +143,10 @@ class RoutedClassifier(TaskClassifier):
     def setup(self, stage: str) -> None:
         """Checks the model against the data and prepares the strategy."""
         super().setup(stage)
+        check_aggregator(self.aggregator, self.trainer)
         strategy = self.trainer.strategy
+        if not self.router.detach_state and (self.trainer.world_size > 1 or self.aggregator is not None):
+            raise UsageError("detach_state is false, which works in a single process and without aggregator only.")
         if isinstance(strategy, DDPStrategy):
             # A block may get samples on some ranks and not on others, or on none.
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
@@ -173,23 +200,50 @@ class RoutedClassifier(TaskClassifier):
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
         losses = cross_entropy(logits.float(), labels, reduction="none")
-        loss = losses.mean()
-        self.manual_backward(loss / self.accumulate_grad_batches)
+        predictions = logits.argmax(1)
+        reward = correctness_reward(predictions, labels) if self.final_reward == "correct" else -losses.detach()
+        trace.final_reward = reward.float().cpu()
+        joint = not self.router.detach_state
+        router_loss = self.router.loss(trace) if joint else None
+
+        if self.aggregator is not None:
+            share = losses / (len(losses) * self.accumulate_grad_batches)
+            combine_gradients(share, tasks, self.parameters_in_use(), self.aggregator)
+        else:
+            loss = losses.mean() / self.accumulate_grad_batches
+            self.manual_backward(loss if router_loss is None else loss + router_loss)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.optimizer_step()
+        if joint:
+            self.router.step(trace)
+        else:
+            trace = gather_trace(trace, self.trainer.strategy)
+            self.router.learn(trace)
 
-        hits = logits.argmax(1) == labels
-        self.count("train", losses, hits, tasks)
-        trace.final_reward = correctness_reward(logits.argmax(1), labels).cpu()
-        trace.rewards = torch.zeros(trace.actions.shape)
-        trace = gather_trace(trace, self.trainer.strategy)
-        self.router.learn(trace)
-        self.log("train/loss_step", loss.detach(), prog_bar=True)
-        return {"loss": loss.detach(), "trace": trace}
+        self.count("train", losses, predictions == labels, tasks)
+        loss = losses.detach().mean()
+        self.log("train/loss_step", loss, prog_bar=True)
+        return {"loss": loss, "trace": trace}
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer of features and blocks, then those of learners that follow a gradient."""
+        own = super().configure_optimizers()
+        try:
+            routers = self.router.configure()
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the learner's optimizer refuses its values: {error}; mend its init_args.") from error
+        if not routers:
+            return own
+        first = own if isinstance(own, dict) else {"optimizer": own}
+        # Listed so that checkpoints hold their state; they step apart, so that global_step counts batches once.
+        return [first] + [
+            {"optimizer": optimizer} | ({"lr_scheduler": scheduler} if scheduler else {})
+            for optimizer, scheduler in routers
+        ]
 
     def trained_parameters(self) -> list[nn.Parameter]:
         """Parameters of features and blocks; the router learns by itself."""
-        own = {id(parameter) for parameter in self.router.parameters()}
+        own = {id(p) for part in (self.router, self.aggregator) if part is not None for p in part.parameters()}
         return [parameter for parameter in self.parameters() if id(parameter) not in own]
 
     def parameters_in_use(self) -> list[nn.Parameter]:
@@ -203,7 +257,8 @@ class RoutedClassifier(TaskClassifier):
 
     def optimizer_step(self) -> None:  # type: ignore[override]
         """Steps the optimizer over the parameters with a gradient, and the scheduler if it goes by steps."""
-        optimizer = self.optimizers()
+        optimizers = self.optimizers()
+        optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
         assert isinstance(optimizer, LightningOptimizer)
         groups = optimizer.param_groups
         everything = [group["params"] for group in groups]
@@ -220,27 +275,35 @@ class RoutedClassifier(TaskClassifier):
         if self.lr_interval == "step":
             self.step_scheduler()
 
-    def step_scheduler(self) -> None:
-        """Steps the learning rate scheduler (Lightning leaves that to modules that optimize manually)."""
-        scheduler = self.lr_schedulers()
-        assert not isinstance(scheduler, list)  # configure_optimizers makes one at most
-        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            monitor = getattr(scheduler, "monitor", "val/loss")
-            if monitor not in self.trainer.callback_metrics:
+    def step_scheduler(self, of_router: bool = False) -> None:
+        """Steps the learning rate schedulers (Lightning leaves that to modules that optimize manually).
+
+        Args:
+            of_router: those of the learners, else that of features and blocks.
+        """
+        for config in self.trainer.lr_scheduler_configs:
+            scheduler = config.scheduler
+            if (scheduler.optimizer is not self.trainer.optimizers[0]) != of_router:
+                continue
+            if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step()
+                continue
+            if config.monitor not in self.trainer.callback_metrics:
                 names = ", ".join(sorted(self.trainer.callback_metrics))
-                raise UsageError(f"lr_scheduler monitors {monitor!r}, which is not logged; give one of {names}.")
-            scheduler.step(self.trainer.callback_metrics[monitor])
-        elif scheduler is not None:
-            scheduler.step()
+                raise UsageError(f"lr_scheduler monitors {config.monitor!r}, which is not logged; give one of {names}.")
+            scheduler.step(self.trainer.callback_metrics[config.monitor])
 
     def on_train_epoch_end(self) -> None:
         """Reports the epoch and steps the scheduler if it goes by epochs."""
         super().on_train_epoch_end()
+        if self.lr_interval == "epoch":
+            self.step_scheduler()
+        self.step_scheduler(of_router=True)
+        if self.router.uses_state:
+            return
         probabilities = self.router.probabilities()
         entropy = torch.special.entr(probabilities).sum(-1).mean(0)
         chosen = probabilities.argmax(-1)
         for depth in range(chosen.shape[1]):
             self.log(f"router/entropy/depth_{depth + 1}", entropy[depth])
             self.log(f"router/blocks_in_use/depth_{depth + 1}", float(chosen[:, depth].unique().numel()))
-        if self.lr_interval == "epoch":
-            self.step_scheduler()

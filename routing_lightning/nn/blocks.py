@@ -18,6 +18,8 @@ class Blocks(nn.Module):
 
     Args:
         num_blocks: K, at least 1.
+        in_features: size of the input, None if it is no vector.
+        out_features: size of the output, None if it is no vector.
 
     Attributes:
         active: the blocks that got a sample since :meth:`reset_active`.
@@ -26,11 +28,13 @@ class Blocks(nn.Module):
         UsageError: if ``num_blocks`` is below 1.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, in_features: int | None = None, out_features: int | None = None) -> None:
         super().__init__()
         if num_blocks < 1:
             raise UsageError(f"num_blocks is {num_blocks}; give at least 1 block per layer.")
         self.num_blocks = num_blocks
+        self.in_features = in_features
+        self.out_features = out_features
         self.active: set[int] = set()
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
@@ -89,12 +93,10 @@ class LinearBlocks(Blocks):
     """
 
     def __init__(self, num_blocks: int, in_features: int, out_features: int, relu: bool = True) -> None:
-        super().__init__(num_blocks)
+        super().__init__(num_blocks, in_features, out_features)
         for name, size in (("in_features", in_features), ("out_features", out_features)):
             if size < 1:
                 raise UsageError(f"{name} of a layer is {size}; give at least 1.")
-        self.in_features = in_features
-        self.out_features = out_features
         self.relu = relu
         linears = [nn.Linear(in_features, out_features) for _ in range(num_blocks)]
         # One parameter per block, not one stack: optimizers skip a parameter without gradient, so a block without
@@ -131,9 +133,7 @@ class ModuleBlocks(Blocks):
     def __init__(
         self, modules: Sequence[nn.Module], in_features: int | None = None, out_features: int | None = None
     ) -> None:
-        super().__init__(len(modules))
-        self.in_features = in_features
-        self.out_features = out_features
+        super().__init__(len(modules), in_features, out_features)
         self.blocks = nn.ModuleList(modules)
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:

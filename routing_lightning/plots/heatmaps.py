@@ -1,12 +1,13 @@
 """Policies and use of blocks as heat maps: one figure per question."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage, PcolorImage
+from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter
 
 from routing_lightning.plots.style import COLOUR_MAP, INK, SOFT, label_ticks, look, new_figure
@@ -49,7 +50,7 @@ def _cells(axes: Axes, values: np.ndarray, highest: float = 1.0) -> AxesImage:
     return axes.imshow(values, cmap=COLOUR_MAP, vmin=0.0, vmax=highest, aspect="auto")
 
 
-def _colour_bar(figure: Figure, image: AxesImage | PcolorImage, axes: Axes | Sequence[Axes], label: str) -> None:
+def _colour_bar(figure: Figure, image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
     bar = figure.colorbar(image, ax=axes, label=label, fraction=0.05, aspect=25, pad=0.02)
     bar.outline.set_visible(False)
 
@@ -103,7 +104,7 @@ def _short(number: float) -> str:
     return f"{number:g}"
 
 
-def _evolution(axes: Axes, edges: np.ndarray, probabilities: np.ndarray) -> PcolorImage:
+def _evolution(axes: Axes, edges: np.ndarray, probabilities: np.ndarray) -> Any:
     """Draws (S, K) over time: a row per block."""
     count = probabilities.shape[1]
     image = axes.pcolorfast(edges, np.arange(count + 1) - 0.5, probabilities.T, cmap=COLOUR_MAP, vmin=0, vmax=1)

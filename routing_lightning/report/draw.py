@@ -80,5 +80,6 @@ def draw_run(folder: Path, out: Path, block: int | None = None) -> list[Path]:
     for name, figure in figures(record, block):
         for ending in (".png", ".svg"):
             save(figure, out / f"{name}{ending}")
+            figure.set_layout_engine("none")  # the places are found; no need to look for them again
             written.append(out / f"{name}{ending}")
     return written

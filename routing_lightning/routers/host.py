@@ -1,9 +1,9 @@
-"""Tensors that stay on the host in float32."""
+"""Modules that keep their tensors from the model's device or precision."""
 
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class HostModule(nn.Module):
@@ -15,3 +15,14 @@ class HostModule(nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "HostModule":
         return self
+
+
+class FixedPrecisionModule(nn.Module):
+    """A module whose tensors follow the model to its device but keep the type that they were made with."""
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "FixedPrecisionModule":
+        def move(tensor: Tensor) -> Tensor:
+            # What happens to an empty piece tells the device; converting and converting back would lose digits.
+            return tensor.to(fn(tensor.detach().flatten()[:0]).device)
+
+        return super()._apply(move, recurse)

@@ -1,10 +1,20 @@
 """The interface of a learner: what a policy's numbers mean and how they change."""
 
-from torch import Tensor
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from routing_lightning.errors import UsageError
 from routing_lightning.routers.host import HostModule
 from routing_lightning.routers.policies import Policy
 from routing_lightning.routers.trace import Trace
+
+OptimizerMaker = Callable[[Iterable], Optimizer]
+SchedulerMaker = Callable[[Optimizer], LRScheduler]
 
 
 class Learner(HostModule):
@@ -13,10 +23,17 @@ class Learner(HostModule):
     A policy maps a state to K numbers, its scores; the learner says which distribution over the actions the scores
     stand for, and changes the policy after each batch. Buffers that it registers stay on the host in float32 and are
     part of the checkpoint.
+
+    Attributes:
+        policies: the kinds of policies that it can train.
+        gamma: discount factor, set by the router.
     """
 
+    policies: tuple[str, ...] = ("TabularPolicy",)
+    gamma: float = 1.0
+
     def initial_table(self, num_agents: int, num_actions: list[int]) -> Tensor:
-        """First scores of a tabular policy.
+        """First scores of a tabular policy; zeros unless overridden.
 
         Args:
             num_agents: A, number of agents.
@@ -25,21 +42,30 @@ class Learner(HostModule):
         Returns:
             (A, D, max(num_actions)) float32.
         """
-        raise TypeError(f"learner {type(self).__name__} does not say what a table starts with: override initial_table")
+        return torch.zeros(num_agents, len(num_actions), max(num_actions))
 
-    def build(self, policy: Policy) -> None:
-        """Called once, when the policy has its final shape; makes what the learner keeps.
+    def check(self, policy: Policy) -> None:
+        """Refuses a policy that it cannot train.
 
         Raises:
-            UsageError: if the learner cannot train such a policy.
+            UsageError: if the policy is of another kind.
         """
+        names = {kind.__name__ for kind in type(policy).__mro__}
+        if not names & set(self.policies):
+            raise UsageError(
+                f"learner {type(self).__name__} got policy {type(policy).__name__}; it trains "
+                f"{' or '.join(self.policies)} only."
+            )
+
+    def build(self, policy: Policy) -> None:
+        """Called once, when the policy has its final shape; makes what the learner keeps."""
 
     def probabilities(self, scores: Tensor, num_actions: Tensor) -> Tensor:
         """Distribution to draw actions from; the most probable action is the one taken in evaluation.
 
         Args:
             scores: (..., K), a policy's numbers.
-            num_actions: (...) int, broadcastable to the leading dimensions: how many of the K actions exist.
+            num_actions: int, broadcastable to the leading dimensions: how many of the K actions exist.
 
         Returns:
             (..., K), each row on the simplex, 0 for actions that do not exist.
@@ -54,3 +80,76 @@ class Learner(HostModule):
             trace: the batch's trace with ``returns`` filled in.
         """
         raise TypeError(f"learner {type(self).__name__} does not say how to learn: override learn")
+
+
+def existing(scores: Tensor, num_actions: Tensor) -> Tensor:
+    """Which actions exist: (..., K) bool, for scores (..., K) and num_actions broadcastable to (...)."""
+    return torch.arange(scores.shape[-1], device=scores.device) < num_actions.to(scores.device).unsqueeze(-1)
+
+
+class GradientLearner(Learner):
+    """A learner that follows the gradient of a loss, with an optimizer of its own.
+
+    The scores are logits: the distribution is their softmax. A derived class gives the loss.
+
+    Args:
+        lr: learning rate of the router, above 0, for the default optimizer SGD.
+        optimizer: makes another optimizer from the policy's parameters; ``lr`` then does not count.
+        lr_scheduler: makes the learning rate scheduler, stepped once per epoch; none by default.
+
+    Raises:
+        UsageError: if ``lr`` is out of its range.
+    """
+
+    policies = ("TabularPolicy", "MLPPolicy")
+
+    def __init__(
+        self,
+        lr: float = 0.01,
+        optimizer: OptimizerMaker | None = None,
+        lr_scheduler: SchedulerMaker | None = None,
+    ) -> None:
+        super().__init__()
+        if not lr > 0:
+            raise UsageError(f"lr of {type(self).__name__} is {lr}; give a learning rate above 0.")
+        self.lr = lr
+        self.make_optimizer = optimizer
+        self.make_lr_scheduler = lr_scheduler
+        self.optimizer: Optimizer | None = None
+
+    def configure(self, policy: Policy) -> tuple[Optimizer, Any]:
+        """Makes the optimizer for a policy, and the scheduler (or None)."""
+        parameters = list(policy.parameters())
+        self.optimizer = (
+            torch.optim.SGD(parameters, lr=self.lr) if self.make_optimizer is None else self.make_optimizer(parameters)
+        )
+        return self.optimizer, self.make_lr_scheduler(self.optimizer) if self.make_lr_scheduler else None
+
+    def probabilities(self, scores: Tensor, num_actions: Tensor) -> Tensor:
+        """Softmax over the actions that exist."""
+        return scores.float().masked_fill(~existing(scores, num_actions), -torch.inf).softmax(-1)
+
+    def loss(self, policy: Policy, trace: Trace) -> Tensor:
+        """Loss of a trace with ``returns``, a scalar that the policy's parameters (and the states) have a part in."""
+        raise TypeError(f"learner {type(self).__name__} does not say what it minimises: override loss")
+
+    def learn(self, policy: Policy, trace: Trace) -> None:
+        """One optimizer step."""
+        if self.optimizer is None:
+            self.configure(policy)
+        assert self.optimizer is not None
+        self.optimizer.zero_grad()
+        with torch.enable_grad():
+            self.loss(policy, trace).backward()
+        self.step(trace)
+
+    def step(self, trace: Trace) -> None:
+        """Steps the optimizer with the gradient of a trace's loss, which is there already."""
+        assert self.optimizer is not None
+        for parameter, state in self.optimizer.state.items():
+            for name, value in state.items():
+                # Lightning moves restored states to the model's device, but a table stays on the host.
+                if isinstance(value, Tensor) and value.dim() > 0 and value.device != parameter.device:
+                    state[name] = value.to(parameter.device)
+        self.optimizer.step()
+        self.optimizer.zero_grad()

@@ -1,21 +1,33 @@
 """Policies: what maps a state (v, t, d) to one number per action (paper, section 2.2.2)."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
-from routing_lightning.routers.host import HostModule
+from routing_lightning.errors import UsageError
+from routing_lightning.nn.blocks import LinearBlocks
+from routing_lightning.routers.host import FixedPrecisionModule, HostModule
+from routing_lightning.routers.trace import Trace
 
 
 class Policy(nn.Module):
-    """Maps a state to one number per action; what the numbers mean is the learner's affair.
+    """Maps a state to one number per action, its scores; what the numbers mean is the learner's affair.
 
     Attributes:
-        uses_state: whether the numbers depend on the activation v, or on agent and depth alone.
+        uses_state: whether the scores depend on the activation v, or on agent and depth alone.
         num_actions: (D,) int64 on the host, how many actions exist at each depth.
+        num_agents: A, number of agents.
     """
 
     uses_state: bool
     num_actions: Tensor
+    num_agents: int
+
+    def scores_of(self, trace: Trace) -> list[Tensor]:
+        """Scores of all decisions of a trace, for learners that follow a gradient: D tensors (N, K_d)."""
+        raise TypeError(f"{type(self).__name__} does not score a trace: override scores_of")
 
 
 class TabularPolicy(HostModule, Policy):
@@ -28,16 +40,99 @@ class TabularPolicy(HostModule, Policy):
     uses_state = False
     table: Tensor
 
-    def build(self, initial: Tensor, num_actions: list[int]) -> None:
+    def build(self, initial: Tensor, num_actions: list[int], trainable: bool = False) -> None:
         """Makes the table.
 
         Args:
             initial: (A, D, K) float32, the first scores.
             num_actions: how many of the K actions exist at each of the D depths.
+            trainable: whether the learner follows a gradient.
         """
-        self.register_buffer("table", initial)
+        self.num_agents = initial.shape[0]
+        if trainable:
+            self.table = nn.Parameter(initial)
+        else:
+            self.register_buffer("table", initial)
         self.register_buffer("num_actions", torch.tensor(num_actions), persistent=False)
 
     def scores(self, agents: Tensor) -> Tensor:
         """Scores of all depths at once: agents (N,) -> (N, D, K)."""
         return self.table[agents]
+
+    def scores_of(self, trace: Trace) -> list[Tensor]:
+        """Scores of all decisions of a trace: D tensors (N, K_d)."""
+        rows = self.scores(trace.agents)
+        return [rows[:, depth, :size] for depth, size in enumerate(self.num_actions.tolist())]
+
+
+class MLPPolicy(FixedPrecisionModule, Policy):
+    """Two-layer networks that see the activation v and the task t (paper, section 2.2.2 and section 3).
+
+    Each agent has networks of its own; the input is concat(v, one-hot(t)).
+
+    Args:
+        hidden: hidden units, at least 1 (paper: 64).
+        depth_input: ``"separate"``: one network per depth; ``"one_hot"``: one network for all depths, which gets the
+            depth as 1-hot in addition. The latter needs activations of one size and as many actions at each depth.
+
+    Raises:
+        UsageError: if a value is out of its range.
+    """
+
+    uses_state = True
+
+    def __init__(self, hidden: int = 64, depth_input: Literal["separate", "one_hot"] = "separate") -> None:
+        super().__init__()
+        if hidden < 1:
+            raise UsageError(f"hidden of MLPPolicy is {hidden}; give at least 1.")
+        self.hidden = hidden
+        self.shared = depth_input == "one_hot"
+
+    def build(self, num_agents: int, num_tasks: int, num_actions: list[int], state_sizes: list[int]) -> None:
+        """Makes the networks.
+
+        Args:
+            num_agents: A, number of agents.
+            num_tasks: T, number of tasks.
+            num_actions: number of actions at each of the D depths.
+            state_sizes: size of the activation before each of the D depths.
+
+        Raises:
+            UsageError: if one network cannot serve all depths.
+        """
+        if self.shared and (len(set(num_actions)) > 1 or len(set(state_sizes)) > 1):
+            raise UsageError(
+                f"depth_input is 'one_hot' but the depths have activations of sizes {state_sizes} and {num_actions} "
+                "actions, while one network needs the same at each depth; use depth_input 'separate'."
+            )
+        self.num_agents, self.num_tasks, self.depth = num_agents, num_tasks, len(num_actions)
+        extra = num_tasks + (self.depth if self.shared else 0)
+        count = 1 if self.shared else self.depth
+        self.first = nn.ModuleList([LinearBlocks(num_agents, state_sizes[d] + extra, self.hidden) for d in range(count)])
+        self.second = nn.ModuleList(
+            [LinearBlocks(num_agents, self.hidden, num_actions[d], relu=False) for d in range(count)]
+        )
+        self.register_buffer("num_actions", torch.tensor(num_actions), persistent=False)
+
+    def scores(self, state: Tensor, tasks: Tensor, agents: Tensor, depth: int) -> Tensor:
+        """Scores at one depth.
+
+        Args:
+            state: (N, size), the activation v.
+            tasks: (N,) int64 in [0, T).
+            agents: (N,) int64 in [0, A).
+            depth: in [0, D).
+
+        Returns:
+            (N, K_d) float32.
+        """
+        network = 0 if self.shared else depth
+        parts = [state.float(), one_hot(tasks.to(state.device), self.num_tasks).float()]
+        if self.shared:
+            parts.append(one_hot(tasks.new_full(tasks.shape, depth), self.depth).float().to(state.device))
+        with torch.autocast(state.device.type, enabled=False):
+            return self.second[network](self.first[network](torch.cat(parts, 1), agents), agents)
+
+    def scores_of(self, trace: Trace) -> list[Tensor]:
+        """Scores of all decisions of a trace: D tensors (N, K_d)."""
+        return [self.scores(state, trace.tasks, trace.agents, depth) for depth, state in enumerate(trace.states)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers.learner import Learner
+from routing_lightning.routers.learner import GradientLearner, Learner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy, TabularPolicy
 from routing_lightning.routers.trace import Trace
 
@@ -201,17 +201,11 @@ class WPL(Learner):
         return (exists / sizes.unsqueeze(1)).expand(num_agents, -1, -1).clone()
 
     def build(self, policy: Policy) -> None:
-        """Makes the average returns for a policy's agents.
-
-        Raises:
-            UsageError: if the policy is not a table.
-        """
-        if not isinstance(policy, TabularPolicy):
-            raise UsageError(
-                f"learner WPL got policy {type(policy).__name__}; it learns tables only: use TabularPolicy."
-            )
-        shape = policy.table.shape if self.per_action else policy.table.shape[:2]
-        self.register_buffer("average_return", torch.zeros(shape))
+        """Makes the average returns."""
+        shape = policy.num_agents, len(policy.num_actions)
+        self.register_buffer(
+            "average_return", torch.zeros((*shape, int(policy.num_actions.max())) if self.per_action else shape)
+        )
 
     def probabilities(self, scores: Tensor, num_actions: Tensor) -> Tensor:
         """The table of WPL holds the probabilities themselves."""
@@ -233,3 +227,78 @@ class WPL(Learner):
             num_actions=policy.num_actions,
             projection=self.projection,
         )
+
+
+class ApproximateWPL(GradientLearner):
+    """WPL carried over to policies with a gradient, which the paper leaves as future work (section 2.2.2).
+
+    Algorithm 3 adds ``lambda * delta * w(pi(a))`` to the probability of the action taken, with
+    ``delta = R - average return`` and the weight w of the scaling (``printed``: pi for a gain, 1 - pi for a loss;
+    ``original``: the opposite). Here the same push goes to the policy's parameters through the gradient of that
+    probability: the loss of a batch is the mean over samples of ``-sum_i delta_i w_i pi(a_i | s_i)``, with delta and w
+    held fixed. The softmax takes the place of the projection onto the simplex. For a table of logits this is WPL with
+    its step multiplied by the softmax's own derivative.
+
+    Args:
+        lr: learning rate of the router, above 0, for the default optimizer SGD.
+        baseline_lr: learning rate of the average return (one per agent and depth), in (0, 1].
+        scaling: ``"printed"`` or ``"original"``, see :func:`wpl_update`.
+        optimizer: makes another optimizer from the policy's parameters; ``lr`` then does not count.
+        lr_scheduler: makes the learning rate scheduler, stepped once per epoch; none by default.
+    """
+
+    average_return: Tensor
+
+    def __init__(
+        self,
+        lr: float = 0.1,
+        baseline_lr: float = 0.1,
+        scaling: Scaling = "original",
+        optimizer: OptimizerMaker | None = None,
+        lr_scheduler: SchedulerMaker | None = None,
+    ) -> None:
+        super().__init__(lr, optimizer, lr_scheduler)
+        if not 0 < baseline_lr <= 1:
+            raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1].")
+        self.baseline_lr = baseline_lr
+        self.scaling = scaling
+
+    def build(self, policy: Policy) -> None:
+        """Makes the average returns."""
+        self.register_buffer("average_return", torch.zeros(policy.num_agents, len(policy.num_actions)))
+
+    def loss(self, policy: Policy, trace: Trace) -> Tensor:
+        """Moves the average returns, sample after sample, and gives the loss above, a scalar."""
+        assert trace.returns is not None
+        delta = torch.empty_like(trace.returns)
+        _differences(
+            self.average_return.numpy(),
+            trace.agents.numpy(),
+            trace.actions.numpy(),
+            trace.returns.numpy(),
+            np.float32(self.baseline_lr),
+            delta.numpy(),
+        )
+        total: Tensor | float = 0.0
+        for depth, scores in enumerate(policy.scores_of(trace)):
+            actions = trace.actions[:, depth].to(scores.device)
+            chosen = scores.softmax(-1).gather(1, actions.clamp(min=0).unsqueeze(1)).squeeze(1)
+            push = delta[:, depth].to(scores.device)
+            gain = (push >= 0) == (self.scaling == "printed")
+            weight = torch.where(gain, chosen, 1 - chosen).detach()
+            total = total - (push * weight * chosen).sum()
+        assert isinstance(total, Tensor)
+        return total / len(trace.actions)
+
+
+@numba.njit(cache=True, nogil=True)
+def _differences(average_return, agents, actions, returns, rate, delta):  # type: ignore[no-untyped-def]
+    """Algorithm 3's average return and difference to it, sample after sample; 0 where there was no decision."""
+    for n in range(actions.shape[0]):
+        for d in range(actions.shape[1]):
+            delta[n, d] = 0
+            if actions[n, d] >= 0:
+                average = average_return[agents[n], d]
+                average += rate * (returns[n, d] - average)
+                average_return[agents[n], d] = average
+                delta[n, d] = returns[n, d] - average

@@ -34,7 +34,7 @@ def test_learns_and_moves_features_blocks_and_policies():
     trainer = fit(model, max_epochs=10)
     assert trainer.callback_metrics["val/acc"] > 0.9
     after = model.state_dict()
-    for part in ("features.layers.0.weight", "network.router.policy.table", "network.router.learner.average_return"):
+    for part in ("features.layers.0.weight", "network.router.decider.policy.table", "network.router.decider.learner.average_return"):
         assert not torch.equal(before[part], after[part])
     assert {f"val/acc_task/task_{task}" for task in range(3)} <= set(trainer.callback_metrics)
 
@@ -160,7 +160,7 @@ def test_checkpoint_is_plain_and_loads_alone(tmp_path):
     fit(model, default_root_dir=tmp_path, enable_checkpointing=True)
     (path,) = tmp_path.rglob("*.ckpt")
     checkpoint = torch.load(path, weights_only=True)
-    assert torch.equal(checkpoint["state_dict"]["network.router.policy.table"], model.router.policy.table)
+    assert torch.equal(checkpoint["state_dict"]["network.router.decider.policy.table"], model.router.policy.table)
     loaded = RoutedClassifier.load_from_checkpoint(
         path, features=SimpleConvNet(1, 8, filters=4, num_layers=2), router=Router(TabularPolicy(), WPL())
     )

@@ -37,9 +37,9 @@ def test_policies_start_uniform_one_per_task():
 
 def test_single_agent_shares_one_policy():
     router = built("single")
-    trace = router.act(torch.tensor([0, 3]), explore=True)
+    trace = router.start(torch.tensor([0, 3]), explore=True)
     assert trace.agents.tolist() == [0, 0] and router.policy.table.shape == (1, 2, 5)
-    trace.final_reward, trace.rewards = torch.ones(2), torch.zeros(2, 2)
+    trace.final_reward = torch.ones(2)
     router.learn(trace)
     assert (router.probabilities() == router.probabilities()[0]).all() and (router.probabilities() != 0.2).any()
 
@@ -47,7 +47,7 @@ def test_single_agent_shares_one_policy():
 def test_evaluation_takes_the_most_probable_action():
     router = built()
     router.policy.table[2, 1] = torch.tensor([0.1, 0.1, 0.1, 0.6, 0.1])
-    trace = router.act(torch.tensor([2, 2]), explore=False)
+    trace = router.start(torch.tensor([2, 2]), explore=False)
     assert trace.actions[:, 1].tolist() == [3, 3]
 
 
@@ -55,7 +55,7 @@ def test_the_same_generator_gives_the_same_route():
     router = built()
     tasks = torch.arange(4).repeat(10)
     first, again, other = (
-        router.act(tasks, explore=True, generator=torch.Generator().manual_seed(seed)).actions for seed in (1, 1, 2)
+        router.start(tasks, explore=True, generator=torch.Generator().manual_seed(seed)).actions for seed in (1, 1, 2)
     )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
@@ -68,8 +68,8 @@ def test_policies_stay_on_the_host_in_float32():
 
 def test_policy_and_averages_are_in_the_state_dict():
     router = built()
-    trace = router.act(torch.tensor([0, 1, 2]), explore=True)
-    trace.final_reward, trace.rewards = torch.ones(3), torch.zeros(3, 2)
+    trace = router.start(torch.tensor([0, 1, 2]), explore=True)
+    trace.final_reward = torch.ones(3)
     router.learn(trace)
     other = built()
     other.load_state_dict(router.state_dict())

@@ -151,8 +151,8 @@ def test_layers_with_fewer_actions_keep_the_others_at_zero():
     router.build(2, [2, 4])
     torch.manual_seed(0)
     for _ in range(50):
-        trace = router.act(torch.randint(2, (8,)), explore=True)
-        trace.final_reward, trace.rewards = torch.randn(8), torch.zeros(8, 2)
+        trace = router.start(torch.randint(2, (8,)), explore=True)
+        trace.final_reward = torch.randn(8)
         router.learn(trace)
     assert (trace.actions[:, 0] < 2).all()
     assert (router.probabilities()[:, 0, 2:] == 0).all()

@@ -1,0 +1,67 @@
+"""REINFORCE (Williams, 1992), for tables and networks (paper, section 2.2.2)."""
+
+import torch
+from torch import Tensor
+
+from routing_lightning.errors import UsageError
+from routing_lightning.routers.learner import GradientLearner, OptimizerMaker, SchedulerMaker
+from routing_lightning.routers.policies import Policy
+from routing_lightning.routers.trace import Trace
+
+
+class REINFORCE(GradientLearner):
+    """Policy gradient: the loss of a batch is the mean over samples of ``-sum_i (R_i - b_i) log pi(a_i | s_i)``.
+
+    Args:
+        lr: learning rate of the router, above 0, for the default optimizer SGD.
+        baseline: whether b is a running average of the returns, one per agent and depth; 0 otherwise (vanilla, as in
+            the paper).
+        baseline_lr: rate of the running average, in (0, 1]; it moves once per batch to the batch's mean.
+        optimizer: makes another optimizer from the policy's parameters; ``lr`` then does not count.
+        lr_scheduler: makes the learning rate scheduler, stepped once per epoch; none by default.
+    """
+
+    average_return: Tensor
+
+    def __init__(
+        self,
+        lr: float = 0.01,
+        baseline: bool = False,
+        baseline_lr: float = 0.1,
+        optimizer: OptimizerMaker | None = None,
+        lr_scheduler: SchedulerMaker | None = None,
+    ) -> None:
+        super().__init__(lr, optimizer, lr_scheduler)
+        if not 0 < baseline_lr <= 1:
+            raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1].")
+        self.baseline = baseline
+        self.baseline_lr = baseline_lr
+
+    def build(self, policy: Policy) -> None:
+        """Makes the running averages."""
+        self.register_buffer("average_return", torch.zeros(policy.num_agents, len(policy.num_actions)))
+
+    def loss(self, policy: Policy, trace: Trace) -> Tensor:
+        """The loss above, a scalar."""
+        assert trace.returns is not None
+        advantages = trace.returns - self.average_return[trace.agents] if self.baseline else trace.returns
+        total = torch.zeros(())
+        for depth, scores in enumerate(policy.scores_of(trace)):
+            actions = trace.actions[:, depth].to(scores.device)
+            chosen = scores.log_softmax(-1).gather(1, actions.clamp(min=0).unsqueeze(1)).squeeze(1)
+            weight = (advantages[:, depth] * (trace.actions[:, depth] >= 0)).to(scores.device)
+            total = total.to(scores.device) - (weight * chosen).sum()
+        return total / len(trace.actions)
+
+    def step(self, trace: Trace) -> None:
+        """Steps the optimizer, then moves the running averages to the batch's mean return of each agent and depth."""
+        super().step(trace)
+        if not self.baseline:
+            return
+        assert trace.returns is not None
+        made = (trace.actions >= 0).float()
+        shape = self.average_return.shape
+        totals = torch.zeros(shape).index_add_(0, trace.agents, trace.returns * made)
+        counts = torch.zeros(shape).index_add_(0, trace.agents, made)
+        mean = totals / counts.clamp(min=1)
+        self.average_return += self.baseline_lr * (mean - self.average_return) * (counts > 0)

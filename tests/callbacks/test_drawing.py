@@ -1,0 +1,223 @@
+"""What the callbacks send to the loggers."""
+
+import gc
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from tensorboard.plugins.custom_scalar import layout_pb2
+
+from routing_lightning.callbacks import BlockUsage, PolicyDynamics, PolicyHeatmap, RouteRecord, RouteRecorder, RoutingMap
+from routing_lightning.callbacks.access import Interval, every_steps
+from routing_lightning.callbacks.record import shares
+from routing_lightning.cli import main
+from routing_lightning.errors import UsageError
+from routing_lightning.plots import HeatmapFrame, overlap, policy_heatmap
+from tests.callbacks.conftest import Spy, all_callbacks, events
+from tests.conftest import ToyDataModule, toy_model
+
+DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short training with all callbacks: trainer, spy and events."""
+    import lightning as L
+
+    spy = Spy()
+    trainer = L.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        callbacks=[spy, *all_callbacks()],
+        default_root_dir=tmp_path_factory.mktemp("run"),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(toy_model(), datamodule=ToyDataModule())
+    return trainer, spy, events(trainer.log_dir)
+
+
+def test_tensorboard_gets_all_pictures(run):
+    _, _, logged = run
+    names = [f"task_{task}" for task in range(3)]
+    expected = {f"policy/depth_{depth}" for depth in (1, 2, 3)} | {"routing_map", "policy_dynamics/depth_1/block_0"}
+    expected |= {f"policy_evolution/depth_{depth}/{name}" for depth in (1, 2, 3) for name in names}
+    expected |= {"usage/share", "usage/overlap_of_tasks"}
+    assert set(logged.Tags()["images"]) == expected
+    for tag in expected:
+        for picture in logged.Images(tag):
+            image = Image.open(io.BytesIO(picture.encoded_image_string))
+            assert image.size == (picture.width, picture.height)
+            image.load()
+
+
+def test_pictures_come_at_several_steps(run):
+    _, _, logged = run
+    assert [image.step for image in logged.Images("policy/depth_2")] == [0, 1, 4, 8, 12]
+    assert [image.step for image in logged.Images("routing_map")] == [6, 12]
+    assert [image.step for image in logged.Images("policy_evolution/depth_1/task_0")] == [6, 12]
+
+
+def test_heatmap_shows_the_policy_of_its_step(run):
+    _, spy, logged = run
+    names = [f"task_{task}" for task in range(3)]
+    frame = HeatmapFrame(policy_heatmap(np.zeros((3, 3)), names, ["0", "1", "2"]), np.arange(4) - 0.5, np.arange(4) - 0.5)
+    for picture in logged.Images("policy/depth_2"):
+        assert picture.encoded_image_string == frame.png(spy.policies[picture.step][:, 1].numpy())
+
+
+def test_dynamics_scalars_are_the_policy(run):
+    _, spy, logged = run
+    for task in range(3):
+        values = logged.Scalars(f"policy/depth_1/block_0/task_{task}")
+        assert [value.step for value in values] == [1, 4, 8, 12]
+        for value in values:
+            assert value.value == pytest.approx(spy.policies[value.step][task, 0, 0].item())
+
+
+def test_usage_scalars_are_those_of_the_samples_between(run):
+    _, spy, logged = run
+    recent = Spy()
+    recent.tasks, recent.actions = spy.tasks[4:8], spy.actions[4:8]  # of steps 5 to 8
+    counts = recent.counts((3, 3, 3)).numpy()
+    usage = shares(counts.sum(0))
+
+    def at(tag: str) -> float:
+        return next(value.value for value in logged.Scalars(tag) if value.step == 8)
+
+    for depth in range(3):
+        positive = usage[depth][usage[depth] > 0]
+        assert at(f"usage/in_use/depth_{depth + 1}") == len(positive)
+        assert at(f"usage/entropy/depth_{depth + 1}") == pytest.approx(-(positive * np.log(positive)).sum(), abs=1e-6)
+    common = overlap(shares(counts))
+    assert at("usage/overlap") == pytest.approx(common[~np.eye(3, dtype=bool)].mean(), abs=1e-6)
+
+
+def test_custom_scalars_group_the_tasks(run):
+    _, _, logged = run
+    (event,) = logged.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
+    tags = logged.Tags()["scalars"]
+    assert charts.keys() == {
+        "val, all tasks",
+        "train, all tasks",
+        "block 0 at depth 1, all tasks",
+        "entropy, all depths",
+        "blocks in use, all depths",
+    }
+    import re
+
+    for title, patterns in charts.items():
+        assert sum(bool(re.match(pattern, tag)) for pattern in patterns for tag in tags) == 3, title
+
+
+def test_map_is_the_policy_of_the_checkpoint(run):
+    trainer, _, _ = run
+    state = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["state_dict"]
+    best = state["network.router.policy.table"].argmax(-1)
+    routes, _, _ = RouteRecord.load(Path(trainer.log_dir) / "routes.npz").map_routes()
+    assert routes.tolist() == [[task, *actions] for task, actions in enumerate(best.tolist())]
+
+
+def test_interval_is_dense_at_the_start():
+    interval = every_steps(100, "X")
+    assert [step for step in range(1, 405) if interval.due(step)] == [1, 4, 16, 64, 100, 200, 300, 400]
+
+
+def test_interval_misses_nothing_when_steps_jump():
+    interval = Interval(10, "x", base=2)
+    assert [step for step in range(3, 40, 7) if interval.due(step)] == [3, 10, 24, 31]
+    assert not interval.due(31) and not interval.due(31)
+
+
+def test_resumed_run_goes_on_with_its_interval(fit):
+    first = fit(all_callbacks(), max_epochs=1)
+    second = fit(all_callbacks(), max_epochs=2, ckpt_path=first.checkpoint_callback.best_model_path)
+    logged = events(second.log_dir)
+    assert [image.step for image in logged.Images("policy/depth_1")] == [8, 12]
+    assert [value.step for value in logged.Scalars("policy/depth_1/block_0/task_0")] == [8, 12]
+
+
+def test_events_of_a_large_run_stay_below_a_megabyte_per_epoch(fit):
+    """20 tasks, 3 layers, 20 blocks, and as many logs as the first epoch of 3,125 steps has at default intervals."""
+    data = ToyDataModule(num_tasks=20, count=1000, batch_size=16)
+    callbacks = [
+        RouteRecorder(),
+        PolicyHeatmap(every_n_steps=21, every_n_epochs=10),  # 1, 4, 16, 21, 42, 63 and the start
+        PolicyDynamics(every_n_steps=2, every_n_epochs=10),
+        RoutingMap(),
+        BlockUsage(every_n_steps=21),
+    ]
+    trainer = fit(callbacks, toy_model(num_tasks=20), data, max_epochs=1)
+    assert trainer.global_step == 63
+    (path,) = Path(trainer.log_dir).glob("events.*")
+    assert path.stat().st_size < 1_000_000
+
+
+def test_no_figure_stays_open_after_many_logs(fit):
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Figure) for thing in gc.get_objects())
+
+    before = alive()
+    fit([RouteRecorder(), *all_callbacks(every_n_steps=1)[1:]], max_epochs=34)  # 204 steps
+    assert alive() <= before + 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PolicyHeatmap(every_n_steps=0), "every_n_steps of PolicyHeatmap is 0"),
+        (lambda: PolicyHeatmap(every_n_epochs=-1), "every_n_epochs of PolicyHeatmap is -1"),
+        (lambda: PolicyDynamics(block=-1), "block of PolicyDynamics is -1"),
+        (lambda: PolicyDynamics(depth=0), "depth of PolicyDynamics is 0"),
+        (lambda: RoutingMap(every_n_epochs=0), "every_n_epochs of RoutingMap is 0"),
+        (lambda: BlockUsage(every_n_steps=0), "every_n_steps of BlockUsage is 0"),
+    ],
+)
+def test_impossible_options_are_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"block": 3}, "block of PolicyDynamics is 3.*blocks 0 to 2"), ({"depth": 4}, "depth of PolicyDynamics is 4.*1 to 3")],
+)
+def test_a_block_that_is_not_there_is_refused_before_training(options, message, fit):
+    with pytest.raises(UsageError, match=message):
+        fit([RouteRecorder(), PolicyDynamics(**options)])
+
+
+# -- command line ------------------------------------------------------------------------------------------------------
+
+
+def short(tmp_path: Path, *words: str):
+    limits = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=4", "--trainer.limit_val_batches=4"]
+    quiet = ["--trainer.enable_progress_bar=false", f"--trainer.default_root_dir={tmp_path}", "--trainer.accelerator=cpu"]
+    return main(["fit", f"--config={DIGITS}", *limits, *quiet, *words]).trainer
+
+
+OURS = {"RouteRecorder", "PolicyHeatmap", "PolicyDynamics", "RoutingMap", "BlockUsage"}
+
+
+def names(trainer) -> list[str]:
+    return [type(callback).__name__ for callback in trainer.callbacks]
+
+
+def test_callbacks_of_the_user_add_to_ours(tmp_path):
+    trainer = short(tmp_path, "--trainer.callbacks=lightning.pytorch.callbacks.Timer")
+    assert set(names(trainer)) >= OURS | {"Timer", "ModelCheckpoint"}
+    (path,) = tmp_path.rglob("routes.npz")
+    assert RouteRecord.load(path).task_names[3] == "digit_3"
+
+
+def test_record_null_turns_ours_off(tmp_path):
+    trainer = short(tmp_path, "--record=null", "--trainer.callbacks=lightning.pytorch.callbacks.Timer")
+    assert not OURS & set(names(trainer)) and "Timer" in names(trainer)
+    assert not list(tmp_path.rglob("routes.npz"))

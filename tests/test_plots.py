@@ -1,0 +1,383 @@
+"""Figures, by what they hold."""
+
+import gc
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.collections import LineCollection, PatchCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+import routing_lightning
+from routing_lightning.plots import (
+    TASK_COLOURS,
+    Curve,
+    HeatmapFrame,
+    accuracy_curves,
+    action_labels,
+    block_usage,
+    evolution_panel,
+    figure_png,
+    overlap,
+    policy_dynamics,
+    policy_evolution,
+    policy_heatmap,
+    route_links,
+    routing_map,
+    save,
+    task_colours,
+    task_overlap,
+    time_edges,
+    time_position,
+    to_array,
+    to_svg,
+    usage_evolution,
+)
+from routing_lightning.plots.frame import LEVELS
+from routing_lightning.plots.style import COLOUR_MAP, task_dashes
+
+STEPS = np.array([0, 1, 5, 30, 200])
+
+
+def policies(*shape: int) -> np.ndarray:
+    values = np.random.default_rng(0).random(shape)
+    return values / values.sum(-1, keepdims=True)
+
+
+def texts(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+# -- heat maps ---------------------------------------------------------------------------------------------------------
+
+
+def test_heatmap_holds_the_policy_and_the_names():
+    values = policies(3, 4)
+    figure = policy_heatmap(values, ["cats", "dogs", "birds"], action_labels(4, 3), "a title")
+    axes, bar = figure.axes
+    (image,) = axes.images
+    np.testing.assert_array_equal(image.get_array(), values)
+    assert image.get_clim() == (0, 1) and image.get_cmap().name == COLOUR_MAP
+    assert texts(axes.yaxis) == ["cats", "dogs", "birds"]
+    assert texts(axes.xaxis) == ["0", "1", "2", "PASS"]
+    assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == ("function block", "task", "probability")
+    assert axes.get_title("left") == "a title"
+
+
+def test_evolution_holds_a_panel_per_task():
+    values = policies(5, 3, 4)
+    figure = policy_evolution(STEPS, values, ["a", "b", "c"], action_labels(4, 4))
+    panels = [axes for axes in figure.axes if axes.images and axes.get_title()]
+    assert [panel.get_title() for panel in panels] == ["a", "b", "c"]
+    for task, panel in enumerate(panels):
+        np.testing.assert_allclose(panel.images[0].get_array(), values[:, task].T)
+
+
+def test_evolution_panel_holds_the_distribution_over_time():
+    values = policies(5, 4)
+    figure = evolution_panel(STEPS, values, action_labels(4, 4))
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), values.T)
+    assert texts(figure.axes[0].xaxis) == ["0", "10", "100"]
+    assert figure.axes[0].get_xlabel() == "optimizer step"
+
+
+def test_time_axis_shows_the_start_closely():
+    assert time_position(np.array([0, 10, 100, 1000])).tolist() == [0, 0.5, 1.5, 2.5]
+    positions = time_position(np.arange(2000))
+    assert (np.diff(positions) > 0).all()
+    edges = time_edges(STEPS)
+    assert len(edges) == len(STEPS) + 1
+    np.testing.assert_array_equal(edges[:-1], time_position(STEPS))
+
+
+def test_dynamics_has_a_curve_per_task():
+    values = policies(5, 3)
+    (axes,) = policy_dynamics(STEPS, values, ["a", "b", "c"]).axes
+    for task, line in enumerate(axes.lines):
+        np.testing.assert_array_equal(line.get_xdata(), time_position(STEPS))
+        np.testing.assert_array_equal(line.get_ydata(), values[:, task])
+        assert line.get_label() == "abc"[task] and line.get_color() == TASK_COLOURS[task]
+
+
+def test_usage_bars_are_the_shares():
+    shares = [np.array([0.5, 0.5, 0.0]), np.array([1.0, 0.0])]
+    figure = block_usage(shares, [action_labels(3, 3), action_labels(2, 1)])
+    for axes, share in zip(figure.axes, shares, strict=True):
+        assert [bar.get_height() for bar in axes.patches] == share.tolist()
+    assert "2 of 3 in use, entropy 0.69 nats" in figure.axes[0].get_title("left")
+    assert texts(figure.axes[1].xaxis) == ["0", "PASS"]
+
+
+def test_usage_evolution_has_a_panel_per_depth():
+    shares = [policies(5, 3), policies(5, 2)]
+    figure = usage_evolution(STEPS, shares, [action_labels(3, 3), action_labels(2, 2)])
+    for axes, share in zip(figure.axes[:2], shares, strict=True):
+        np.testing.assert_allclose(axes.images[0].get_array(), share.T)
+
+
+# -- overlap -----------------------------------------------------------------------------------------------------------
+
+
+def test_overlap_of_known_routes():
+    same, other = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]  # depth x block
+    uniform = [[0.5, 0.5], [0.5, 0.5]]
+    values = overlap(np.array([same, same, other, uniform]))
+    assert values[0, 1] == 1  # one route
+    assert values[0, 2] == 0.5  # one depth of two in common
+    assert values[3, 3] == values[0, 3] == 0.5  # chance of two blocks
+
+
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 5), st.integers(0, 99))
+def test_overlap_is_symmetric_and_a_chance(tasks, depth, blocks, seed):
+    shares = np.random.default_rng(seed).dirichlet(np.ones(blocks), (tasks, depth))
+    values = overlap(shares)
+    np.testing.assert_allclose(values, values.T)
+    assert (values >= 0).all() and (values <= 1 + 1e-12).all()
+
+
+def test_overlap_figure_holds_the_values():
+    values = overlap(policies(3, 2, 4))
+    figure = task_overlap(values, ["a", "b", "c"])
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), values)
+    assert texts(figure.axes[0].xaxis) == texts(figure.axes[0].yaxis) == ["a", "b", "c"]
+
+
+# -- routing map -------------------------------------------------------------------------------------------------------
+
+
+def test_links_of_known_routes():
+    routes = np.array([[0, 2, 1], [0, 2, 0], [1, 0, 0]])
+    assert route_links(routes, np.array([3, 1, 5])) == [
+        (0, 0, 0, 1, 2, 1.0),
+        (0, 1, 2, 2, 0, 0.25),
+        (0, 1, 2, 2, 1, 0.75),
+        (1, 0, 1, 1, 0, 1.0),
+        (1, 1, 0, 2, 0, 1.0),
+    ]
+
+
+def test_links_pass_over_depths_without_decision():
+    assert route_links(np.array([[0, 1, -1, 2]]), np.array([1])) == [(0, 0, 0, 1, 1, 1.0), (0, 1, 1, 3, 2, 1.0)]
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(1, 30), st.integers(0, 99))
+def test_what_flows_into_a_block_flows_out(tasks, depth, blocks, count, seed):
+    rng = np.random.default_rng(seed)
+    routes = np.concatenate([rng.integers(tasks, size=(count, 1)), rng.integers(blocks, size=(count, depth))], axis=1)
+    links = route_links(routes, rng.integers(1, 9, size=count))
+    for task in set(routes[:, 0].tolist()):
+        for row in range(depth):
+            out = sum(link.share for link in links if link.task == task and link.row == row)
+            assert out == pytest.approx(1)
+        for row in range(1, depth):
+            for block in range(blocks):
+                into = sum(x.share for x in links if x.task == task and x.next_row == row and x.target == block)
+                out = sum(x.share for x in links if x.task == task and x.row == row and x.source == block)
+                assert into == pytest.approx(out)
+
+
+def test_map_shows_each_link_and_faint_unused_blocks():
+    routes, counts = np.array([[0, 2, 1], [0, 2, 0], [1, 0, 0]]), np.array([3, 1, 5])
+    links = route_links(routes, counts)
+    actions = [action_labels(3, 3), action_labels(2, 1)]
+    (axes,) = routing_map(routes, counts, ["cats", "dogs"], actions).axes
+    (lines,) = [part for part in axes.collections if isinstance(part, LineCollection)]
+    assert lines.get_label() == "links" and len(lines.get_segments()) == len(links)
+    assert [to_hex(colour) for colour in lines.get_colors()] == [TASK_COLOURS[link.task] for link in links]
+    widths = np.array(lines.get_linewidths())
+    assert (np.argsort(widths, kind="stable") == np.argsort([link.share for link in links], kind="stable")).all()
+    boxes = [len(part.get_paths()) for part in axes.collections if isinstance(part, PatchCollection)]
+    assert boxes == [2, 1, 2, 0]  # used and unused of depth 1, then of depth 2
+    words = [text.get_text() for text in axes.texts]
+    assert {"cats", "dogs", "PASS", "depth 1\n2 of 3\nin use", "depth 2\n2 of 2\nin use"} <= set(words)
+
+
+def test_links_start_at_their_task_and_end_in_their_block():
+    routes = np.array([[task, (task * 7) % 5, task % 3] for task in range(6)])
+    actions = [action_labels(5, 5), action_labels(3, 3)]
+    (axes,) = routing_map(routes, np.ones(6), [f"t{i}" for i in range(6)], actions).axes
+    (lines,) = [part for part in axes.collections if isinstance(part, LineCollection)]
+    dots = axes.collections[-1].get_offsets()
+    for link, curve in zip(route_links(routes, np.ones(6)), lines.get_segments(), strict=True):
+        count = len(actions[link.next_row - 1])
+        assert abs(curve[-1, 0] - (link.target + 0.5) * 6 / count) <= 0.4  # within the box
+        assert curve[-1, 1] == pytest.approx(-link.next_row, abs=0.05)
+        if link.row == 0:
+            assert curve[0, 0] == pytest.approx(dots[link.task, 0])
+
+
+# -- fast pictures -----------------------------------------------------------------------------------------------------
+
+
+def test_frame_paints_each_cell_in_its_colour():
+    values = policies(3, 4)
+    figure = policy_heatmap(np.zeros((3, 4)), ["a", "b", "c"], action_labels(4, 4))
+    frame = HeatmapFrame(figure, np.arange(5) - 0.5, np.arange(4) - 0.5)
+    picture = frame.paint(values)
+    for task in range(3):
+        for block in range(4):
+            x, y = figure.axes[0].transData.transform((block, task))
+            level = picture[len(picture) - 1 - int(y), int(x)]
+            assert level == round(values[task, block] * (LEVELS - 1))
+    # what is outside of the axes stays
+    other = frame.paint(1 - values)
+    box = figure.axes[0].get_window_extent()
+    assert (picture == other)[:, : int(box.x0) - 1].all() and (picture == other)[:, int(box.x1) + 2 :].all()
+
+
+def test_frame_agrees_with_the_figure():
+    values = policies(5, 4)
+    figure = evolution_panel(STEPS, values, action_labels(4, 4))
+    frame = HeatmapFrame(figure, time_edges(STEPS), np.arange(5) - 0.5)
+    painted = frame.palette[frame.paint(values.T)].astype(int)
+    difference = np.abs(painted - to_array(figure).astype(int)).max(-1)
+    assert np.mean(difference > 24) < 0.02  # but for pixels on the edge of two cells
+
+
+def test_png_is_a_picture(tmp_path):
+    from PIL import Image
+
+    frame = HeatmapFrame(policy_heatmap(np.zeros((2, 2)), ["a", "b"], ["0", "1"]), np.arange(3) - 0.5, np.arange(3) - 0.5)
+    for number, content in enumerate((frame.png(np.eye(2)), figure_png(policy_heatmap(np.eye(2), ["a", "b"], ["0", "1"])))):
+        (tmp_path / f"{number}.png").write_bytes(content)
+        assert Image.open(tmp_path / f"{number}.png").convert("RGB").size[0] > 100
+
+
+# -- look --------------------------------------------------------------------------------------------------------------
+
+
+def simulated(colours, matrix) -> np.ndarray:
+    """Colours (N, 3) in OKLab, as seen with a kind of colour blindness."""
+    rgb = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colours])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(linear @ np.array(matrix).T, 0, 1)
+    cones = linear @ np.array(
+        [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+    ).T  # fmt: skip
+    return np.cbrt(cones) @ np.array(
+        [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    ).T  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.eye(3).tolist(),
+        # Machado, Oliveira and Fernandes (2009), severity 1: protanopia, deuteranopia
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    ],
+)
+def test_task_colours_differ_for_colour_blind_eyes(matrix):
+    seen = simulated(TASK_COLOURS, matrix)
+    distance = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + np.eye(20)
+    assert distance.min() > 0.07  # a just noticeable difference is about 0.02
+    assert distance[:10, :10].min() > 0.09
+
+
+def test_colour_and_dashes_tell_forty_tasks_apart():
+    assert len(set(TASK_COLOURS)) == 20
+    pairs = set(zip(task_colours(40), map(str, task_dashes(40)), strict=True))
+    assert len(pairs) == 40
+
+
+def every_figure(tasks: int, blocks: int) -> list[Figure]:
+    names = [f"class number {task}" for task in range(tasks)]
+    values = policies(5, tasks, blocks)
+    actions = action_labels(blocks, blocks)
+    routes = np.stack([np.arange(tasks), np.arange(tasks) % blocks, np.arange(tasks) * 3 % blocks], 1)
+    return [
+        policy_heatmap(values[-1], names, actions),
+        policy_evolution(STEPS, values[:, : min(tasks, 20)], names[:20], actions),
+        policy_dynamics(STEPS, values[:, :, 0], names),
+        routing_map(routes, np.ones(tasks), names, [actions, actions]),
+        block_usage([values[-1].mean(0)] * 2, [actions, actions]),
+        usage_evolution(STEPS, [values.mean(1)] * 2, [actions, actions]),
+        task_overlap(overlap(values[-1][:, None]), names),
+        accuracy_curves([Curve(name, np.arange(5), values[:, i, 0], values[:, i, 1]) for i, name in enumerate(names)]),
+    ]
+
+
+@pytest.mark.parametrize(("tasks", "blocks"), [(2, 2), (20, 20), (100, 100)])
+def test_names_of_cells_do_not_run_into_each_other(tasks, blocks):
+    for figure in every_figure(tasks, blocks):
+        assert max(figure.get_size_inches()) <= 40
+        to_array(figure, dpi=60)
+        for axes in figure.axes:
+            labels = [label for label in axes.get_yticklabels() if label.get_text() and label.get_visible()]
+            boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.y0)
+            for low, high in zip(boxes, boxes[1:], strict=False):
+                assert high.y0 - low.y0 >= 0.5 * low.height
+            upright = [label for label in axes.get_xticklabels() if label.get_text() and not label.get_rotation()]
+            boxes = sorted((label.get_window_extent() for label in upright), key=lambda box: box.x0)
+            for left, right in zip(boxes, boxes[1:], strict=False):
+                assert right.x0 >= left.x1 - 1
+
+
+def test_accuracy_curves_have_a_band_of_the_spread():
+    epochs = np.array([1, 2, 3])
+    ours = Curve("ours", epochs, np.array([0.3, 0.4, 0.5]), np.array([0.1, 0.1, 0.2]))
+    paper = Curve("paper", epochs, np.array([0.2, 0.3, 0.4]), np.zeros(3), dashed=True, colour="#123456")
+    (axes,) = accuracy_curves([ours, paper]).axes
+    assert [line.get_label() for line in axes.lines] == ["ours", "paper"]
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), ours.mean)
+    assert axes.lines[1].get_color() == "#123456" and axes.lines[1].get_linestyle() == ":"
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert heights.min() == pytest.approx(0.2) and heights.max() == pytest.approx(0.7)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_svg_follows_the_page_and_asks_for_nothing():
+    svg = to_svg(policy_heatmap(policies(2, 2), ["a <b>", "c & d"], ["0", "1"], "title"))
+    root = ET.fromstring(svg)
+    assert root.tag.endswith("svg")
+    assert "a &lt;b&gt;" in svg and "c &amp; d" in svg
+    assert "currentColor" in svg and "#303234" not in svg
+    links = re.findall(r'(?:href|src)="([^"]*)"', svg)
+    assert all(link.startswith(("#", "data:")) for link in links)
+
+
+def test_files_are_the_same_each_time(tmp_path):
+    for name in ("a.png", "b.png"):
+        save(policy_heatmap(policies(2, 2), ["a", "b"], ["0", "1"]), tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_no_figure_stays_alive():
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Figure) for thing in gc.get_objects())
+
+    before = alive()
+    for _ in range(200):
+        policy_heatmap(np.zeros((2, 2)), ["a", "b"], ["0", "1"])
+    assert alive() <= before + 1
+
+
+def test_pyplot_is_never_imported():
+    root = Path(routing_lightning.__file__).parent
+    assert not [path for path in root.rglob("*.py") if re.search(r"import.*pyplot", path.read_text())]
+    # the plots alone, without the libraries that training needs
+    code = "import sys, routing_lightning.plots; print('matplotlib.pyplot' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root.parent)
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_any_number_of_tasks_and_blocks_can_be_drawn(tasks, blocks):
+    values = policies(1, tasks, blocks)
+    names, actions = [str(task) for task in range(tasks)], action_labels(blocks, blocks)
+    policy_heatmap(values[0], names, actions)
+    policy_dynamics(np.array([0]), values[:, :, 0], names)
+    evolution_panel(np.array([0]), values[:, 0], actions)

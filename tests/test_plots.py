@@ -244,8 +244,12 @@ def test_frame_agrees_with_the_figure():
 def test_png_is_a_picture(tmp_path):
     from PIL import Image
 
-    frame = HeatmapFrame(policy_heatmap(np.zeros((2, 2)), ["a", "b"], ["0", "1"]), np.arange(3) - 0.5, np.arange(3) - 0.5)
-    for number, content in enumerate((frame.png(np.eye(2)), figure_png(policy_heatmap(np.eye(2), ["a", "b"], ["0", "1"])))):
+    frame = HeatmapFrame(
+        policy_heatmap(np.zeros((2, 2)), ["a", "b"], ["0", "1"]), np.arange(3) - 0.5, np.arange(3) - 0.5
+    )
+    for number, content in enumerate(
+        (frame.png(np.eye(2)), figure_png(policy_heatmap(np.eye(2), ["a", "b"], ["0", "1"])))
+    ):
         (tmp_path / f"{number}.png").write_bytes(content)
         assert Image.open(tmp_path / f"{number}.png").convert("RGB").size[0] > 100
 

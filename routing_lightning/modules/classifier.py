@@ -122,7 +122,7 @@ class TaskClassifier(L.LightningModule):
             needed, own = getattr(data, option, None), getattr(self, option)
             if isinstance(needed, int) and needed > own:
                 raise UsageError(
-                    f"{option} of the model is {own} but the data has {needed}; set --model.init_args.{option}={needed}."
+                    f"{option} of the model is {own} but the data has {needed}; set --model.init_args.{option}={needed}"
                 )
 
     # -- optimizer -----------------------------------------------------------------------------------------------------

@@ -57,10 +57,10 @@ class RoutedClassifier(TaskClassifier):
         depth: D, number of routed layers, at least 1 (paper: 3).
         hidden: units of each hidden layer, at least 1 (paper: 128).
         num_blocks: blocks per layer, one number or one per layer; by default one block per task, as in the paper.
-        recurrent_steps: how often the layers between the first and the last are routed through, any of their blocks each
-            time; 0: layered, each once. Needs depth 3: first layer, recurrent layer, classification (NOTES 20).
+        recurrent_steps: how often the layer between first and last is routed through, any of its blocks each time; 0:
+            layered, once. Needs depth 3: first layer, recurrent layer, classification (paper, appendix).
         allow_pass: whether the recurrent steps have PASS, which leaves the activation as it is.
-        layers: sets of blocks to use in place of the paper's; ``depth``, ``hidden`` and ``num_blocks`` then do not count.
+        layers: sets of blocks in place of the paper's; ``depth``, ``hidden`` and ``num_blocks`` then do not count.
         final_reward: ``"correct"``: +1 for a right prediction, -1 for a wrong one; ``"negative_loss"``: minus the loss
             of the sample (paper, section 2.2.1).
         optimizer: makes the optimizer of features and blocks; SGD with lr 1e-2 (paper, section 3) by default.
@@ -69,7 +69,7 @@ class RoutedClassifier(TaskClassifier):
         gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own
             option for modules that optimize manually.)
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
-        aggregator: combines the gradients of the tasks, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
+        aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
 
     Raises:
@@ -122,7 +122,7 @@ class RoutedClassifier(TaskClassifier):
         order, may_pass = None, None
         if recurrent_steps < 0 or (recurrent_steps > 0 and len(layers) != 3):
             raise UsageError(
-                f"recurrent_steps is {recurrent_steps} with {len(layers)} layers; give at least 0, and depth 3 if above 0."
+                f"recurrent_steps is {recurrent_steps} with {len(layers)} layers; give 0, or more with depth 3."
             )
         if recurrent_steps:
             order = [0, *[1] * recurrent_steps, 2]
@@ -247,7 +247,7 @@ class RoutedClassifier(TaskClassifier):
         return [parameter for parameter in self.parameters() if id(parameter) not in own]
 
     def parameters_in_use(self) -> list[nn.Parameter]:
-        """Parameters that may have a gradient: the features', and those of blocks that got a sample since the last step.
+        """Parameters that may have a gradient: the features', and those of blocks with samples since the last step.
 
         With several processes all of them: a block may have got its samples elsewhere.
         """

@@ -50,14 +50,15 @@ class RoutingNetwork(nn.Module):
         self.may_pass = [False] * len(self.order) if may_pass is None else list(may_pass)
         if len(self.may_pass) != len(self.order) or not set(self.order) <= set(range(len(layers))):
             raise UsageError(
-                f"order is {self.order} and may_pass {self.may_pass}; give as many of each, layers in 0..{len(layers) - 1}."
+                f"order is {self.order} and may_pass {self.may_pass}; give as many of each, with layers "
+                f"0..{len(layers) - 1}."
             )
         steps = [layers[index] for index in self.order]
         for depth, (step, passes) in enumerate(zip(steps, self.may_pass, strict=True)):
             if passes and (step.in_features is None or step.in_features != step.out_features):
                 raise UsageError(
-                    f"depth {depth + 1} has PASS but its blocks map {step.in_features} to {step.out_features} features; "
-                    "PASS is allowed only where input and output have the same size."
+                    f"depth {depth + 1} has PASS but its blocks map {step.in_features} to {step.out_features} "
+                    "features; PASS is allowed only where input and output have the same size."
                 )
         for depth, (step, following) in enumerate(pairwise(steps)):
             if None not in (step.out_features, following.in_features) and step.out_features != following.in_features:

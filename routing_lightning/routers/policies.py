@@ -108,7 +108,9 @@ class MLPPolicy(FixedPrecisionModule, Policy):
         self.num_agents, self.num_tasks, self.depth = num_agents, num_tasks, len(num_actions)
         extra = num_tasks + (self.depth if self.shared else 0)
         count = 1 if self.shared else self.depth
-        self.first = nn.ModuleList([LinearBlocks(num_agents, state_sizes[d] + extra, self.hidden) for d in range(count)])
+        self.first = nn.ModuleList(
+            [LinearBlocks(num_agents, state_sizes[d] + extra, self.hidden) for d in range(count)]
+        )
         self.second = nn.ModuleList(
             [LinearBlocks(num_agents, self.hidden, num_actions[d], relu=False) for d in range(count)]
         )

@@ -84,7 +84,7 @@ class Router(nn.Module):
         policy: what maps states to numbers: :class:`TabularPolicy` or :class:`MLPPolicy`.
         learner: what the numbers mean and how they change, for example :class:`WPL`.
         agents: who decides. ``"per_task"``: one agent per task, chosen by the task label; ``"single"``: one agent for
-            all; ``"dispatched"``: as many agents as tasks, chosen by a further agent, the dispatcher, which has a policy
+            all; ``"dispatched"``: as many agents as tasks, chosen by a further one, the dispatcher, which has a policy
             and learner of the same kind and learns from the return of the first decision (NOTES 19).
         gamma: discount factor of the immediate rewards, in [0, 1].
         collaboration: rho, weight of the collaboration reward, in [0, 1] (paper: 0.3 for MNIST-MTL, else 0).
@@ -155,7 +155,8 @@ class Router(nn.Module):
         Raises:
             UsageError: if the router cannot serve such a network.
         """
-        sizes = [None] * len(num_actions) if state_sizes is None else state_sizes
+        sizes: list[int | None] = [None] * len(num_actions)
+        sizes = sizes if state_sizes is None else state_sizes
         if self.dispatcher is not None:
             if num_tasks < 2:
                 raise UsageError("agents is 'dispatched' but there is one agent (task); use 'single' or 'per_task'.")

@@ -17,7 +17,7 @@ class Trace:
         agents: (N,) int64, the agent who routed each sample.
         actions: (N, D) int64, the action at each depth: a block, or ``num_blocks`` for PASS; -1 means no decision.
         states: the D activations (N, size_d) that the router saw, empty where the policy does not look at them.
-        probabilities: (N, D, K) float32, the distribution that each action was drawn from; zeros beyond K_d; on the host.
+        probabilities: (N, D, K) float32 on the host, what each action was drawn from; zeros beyond K_d.
         final_reward: (N,) float32, r_final.
         rewards: (N, D) float32, the immediate rewards r_i.
         returns: (N, D) float32, the returns R_i (paper, Algorithm 3).

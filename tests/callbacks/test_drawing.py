@@ -11,7 +11,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 from tensorboard.plugins.custom_scalar import layout_pb2
 
-from routing_lightning.callbacks import BlockUsage, PolicyDynamics, PolicyHeatmap, RouteRecord, RouteRecorder, RoutingMap
+from routing_lightning.callbacks import (
+    BlockUsage,
+    PolicyDynamics,
+    PolicyHeatmap,
+    RouteRecord,
+    RouteRecorder,
+    RoutingMap,
+)
 from routing_lightning.callbacks.access import Interval, every_steps
 from routing_lightning.callbacks.record import shares
 from routing_lightning.cli import main
@@ -65,7 +72,9 @@ def test_pictures_come_at_several_steps(run):
 def test_heatmap_shows_the_policy_of_its_step(run):
     _, spy, logged = run
     names = [f"task_{task}" for task in range(3)]
-    frame = HeatmapFrame(policy_heatmap(np.zeros((3, 3)), names, ["0", "1", "2"]), np.arange(4) - 0.5, np.arange(4) - 0.5)
+    frame = HeatmapFrame(
+        policy_heatmap(np.zeros((3, 3)), names, ["0", "1", "2"]), np.arange(4) - 0.5, np.arange(4) - 0.5
+    )
     for picture in logged.Images("policy/depth_2"):
         assert picture.encoded_image_string == frame.png(spy.policies[picture.step][:, 1].numpy())
 
@@ -187,7 +196,10 @@ def test_impossible_options_are_refused(make, message):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"block": 3}, "block of PolicyDynamics is 3.*blocks 0 to 2"), ({"depth": 4}, "depth of PolicyDynamics is 4.*1 to 3")],
+    [
+        ({"block": 3}, "block of PolicyDynamics is 3.*blocks 0 to 2"),
+        ({"depth": 4}, "depth of PolicyDynamics is 4.*1 to 3"),
+    ],
 )
 def test_a_block_that_is_not_there_is_refused_before_training(options, message, fit):
     with pytest.raises(UsageError, match=message):
@@ -199,7 +211,11 @@ def test_a_block_that_is_not_there_is_refused_before_training(options, message, 
 
 def short(tmp_path: Path, *words: str):
     limits = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=4", "--trainer.limit_val_batches=4"]
-    quiet = ["--trainer.enable_progress_bar=false", f"--trainer.default_root_dir={tmp_path}", "--trainer.accelerator=cpu"]
+    quiet = [
+        "--trainer.enable_progress_bar=false",
+        f"--trainer.default_root_dir={tmp_path}",
+        "--trainer.accelerator=cpu",
+    ]
     return main(["fit", f"--config={DIGITS}", *limits, *quiet, *words]).trainer
 
 

@@ -34,7 +34,11 @@ def test_learns_and_moves_features_blocks_and_policies():
     trainer = fit(model, max_epochs=10)
     assert trainer.callback_metrics["val/acc"] > 0.9
     after = model.state_dict()
-    for part in ("features.layers.0.weight", "network.router.decider.policy.table", "network.router.decider.learner.average_return"):
+    for part in (
+        "features.layers.0.weight",
+        "network.router.decider.policy.table",
+        "network.router.decider.learner.average_return",
+    ):
         assert not torch.equal(before[part], after[part])
     assert {f"val/acc_task/task_{task}" for task in range(3)} <= set(trainer.callback_metrics)
 

@@ -1,0 +1,318 @@
+"""The commands plot and report, on runs that are written by hand."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.utils.tensorboard import SummaryWriter
+
+from routing_lightning.callbacks import RouteRecord
+from routing_lightning.cli import main
+from routing_lightning.errors import UsageError
+from routing_lightning.report import find_runs, read_run, write_report
+from routing_lightning.report.draw import figures
+from routing_lightning.report.methods import dataset_name, group_runs, method_name, paper_values
+from routing_lightning.report.runs import join_resumed, seconds_per_epoch
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def config_of(seed: int = 0, name: str = "cifar_mtl", **trainer) -> dict:
+    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    return {**config, "seed_everything": seed, "trainer": {**config["trainer"], **trainer}}
+
+
+def record_of(tasks: int = 3, blocks: int = 4, snapshots: int = 6, seed: int = 0) -> RouteRecord:
+    rng = np.random.default_rng(seed)
+    shape = (snapshots, tasks, 2, blocks)
+    return RouteRecord(
+        task_names=[f"task <{task}>" for task in range(tasks)],
+        num_actions=np.array([blocks, blocks - 1]),
+        num_blocks=np.array([blocks, blocks - 2]),
+        steps=np.arange(snapshots) ** 2,
+        counts=rng.integers(1, 9, shape),
+        probabilities=rng.dirichlet(np.ones(blocks), shape[:3]).astype(np.float32),
+    )
+
+
+def write_run(
+    folder: Path,
+    config: dict | None = None,
+    accuracies=(0.2, 0.3, 0.4),
+    first_epoch: int = 0,
+    kind: str = "events",
+    record: RouteRecord | None = None,
+) -> Path:
+    """A run as fit leaves it: config, logs with 10 steps per epoch, record of routes."""
+    folder.mkdir(parents=True)
+    if config is not None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    if kind == "events":
+        with SummaryWriter(str(folder)) as writer:
+            for epoch, accuracy in enumerate(accuracies, start=first_epoch):
+                step, time = epoch * 10 + 9, 1000.0 + 20 * (epoch + 1)
+                writer.add_scalar("epoch", epoch, step, walltime=time)
+                writer.add_scalar("val/acc", accuracy, step, walltime=time)
+                for task in range(3):
+                    writer.add_scalar(f"val/acc_task/task <{task}>", accuracy + task / 100, step, walltime=time)
+    elif kind == "csv":
+        rows = ["epoch,step,val/acc,val/acc_task/a,train/loss"]
+        for epoch, accuracy in enumerate(accuracies, start=first_epoch):
+            rows += [f"{epoch},{epoch * 10 + 5},,,0.5", f"{epoch},{epoch * 10 + 9},{accuracy},{accuracy},"]
+        (folder / "metrics.csv").write_text("\n".join(rows))
+    if record is not None:
+        record.save(folder / "routes.npz")
+    return folder
+
+
+# -- finding and reading -----------------------------------------------------------------------------------------------
+
+
+def test_runs_are_found_from_any_folder_around_them(tmp_path):
+    first = write_run(tmp_path / "a" / "lightning_logs" / "version_2", config_of())
+    second = write_run(tmp_path / "a" / "lightning_logs" / "version_10", config_of())
+    (first / "checkpoints").mkdir()
+    (first / "checkpoints" / "x.ckpt").write_bytes(b"")
+    assert find_runs([first]) == [first]
+    assert find_runs([tmp_path]) == [first, second]
+    assert find_runs([first / "checkpoints"]) == find_runs([first / "checkpoints" / "x.ckpt"]) == [first]
+    assert find_runs([second, tmp_path / "a"]) == [second, first]
+
+
+def test_folders_without_a_run_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="nowhere does not exist"):
+        find_runs([tmp_path / "nowhere"])
+    with pytest.raises(UsageError, match="holds no config.yaml"):
+        find_runs([tmp_path])
+
+
+@pytest.mark.parametrize("kind", ["events", "csv"])
+def test_accuracy_is_read_by_epoch(kind, tmp_path):
+    run = read_run(write_run(tmp_path / "run", config_of(), kind=kind, first_epoch=2))
+    assert run.accuracy == pytest.approx({3: 0.2, 4: 0.3, 5: 0.4})
+    assert run.task_accuracy["task <1>" if kind == "events" else "a"] == pytest.approx(
+        0.41 if kind == "events" else 0.4
+    )
+    assert run.epoch_seconds == (pytest.approx(20) if kind == "events" else None)
+
+
+def test_seconds_per_epoch():
+    assert seconds_per_epoch({1: 10.0, 2: 12.0, 4: 20.0}, 0.0) == 3.0  # of 2 and 4 seconds
+    assert seconds_per_epoch({1: 10.0}, 4.0) == 6.0
+    assert seconds_per_epoch({}, 0.0) is None and seconds_per_epoch({7: 1.0}, 0.0) is None
+
+
+def test_weights_are_counted_without_router_and_running_statistics(tmp_path):
+    folder = write_run(tmp_path / "run", config_of())
+    (folder / "checkpoints").mkdir()
+    state = {
+        "features.weight": torch.zeros(3, 4),
+        "features.running_mean": torch.zeros(3),
+        "network.router.policy.table": torch.zeros(9),
+        "network.layers.0.weight.0": torch.zeros(5),
+    }
+    torch.save({"state_dict": state}, folder / "checkpoints" / "a.ckpt")
+    assert read_run(folder).parameters == 17
+
+
+def test_a_resumed_run_continues_the_one_before(tmp_path):
+    first = write_run(tmp_path / "version_0", config_of())
+    config = config_of() | {"ckpt_path": str(first / "checkpoints" / "epoch=1.ckpt")}
+    second = write_run(tmp_path / "version_1", config, accuracies=(0.5, 0.6), first_epoch=2)
+    (run,) = join_resumed([read_run(first), read_run(second)])
+    assert run.folder == second and run.accuracy == pytest.approx({1: 0.2, 2: 0.3, 3: 0.5, 4: 0.6})
+
+
+# -- names and groups --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "method"),
+    [
+        ("cifar_mtl", "CIFAR-MTL", "routing-all-fc"),
+        ("min_mtl", "MIN-MTL", "routing-all-fc"),
+        ("mnist_mtl", "MNIST-MTL", "routing-all-fc"),
+        ("cifar_task_specific_1_fc", "CIFAR-MTL", "task specific-1-fc"),
+        ("cifar_task_specific_all_fc", "CIFAR-MTL", "task specific-all-fc"),
+        ("cifar_cross_stitch", "CIFAR-MTL", "cross stitch-all-fc"),
+        ("cifar_soft_mixture", "CIFAR-MTL", "soft mixture-all-fc"),
+    ],
+)
+def test_shipped_configs_have_the_paper_s_names(name, dataset, method):
+    config = config_of(name=name)
+    assert (dataset_name(config), method_name(config)) == (dataset, method)
+    assert (dataset, method) in paper_values() or (dataset, method) == ("MIN-MTL", "soft mixture-all-fc")
+
+
+def test_controls_have_names_of_their_own():
+    assert method_name(config_of(name="cifar_shared")) == "shared"
+    assert method_name(config_of(name="cifar_separate")) == "separate networks"
+    assert method_name(config_of(name="cifar_task_specific_all_fc_pcgrad")) == "task specific-all-fc + PCGrad"
+    assert dataset_name(config_of(name="digits_mtl")) == "Digits-MTL"
+
+
+@pytest.mark.parametrize(
+    ("agents", "policy", "learner", "method"),
+    [
+        ("single", "TabularPolicy", "WPL", "routing-all-fc single agent"),
+        ("per_task", "MLPPolicy", "REINFORCE", "REINFORCE: approx"),
+        ("per_task", "TabularPolicy", "QLearning", "Qlearning: table"),
+        ("per_task", "MLPPolicy", "QLearning", "Qlearning: approx"),
+        ("single", "MLPPolicy", "REINFORCE", "routing-all-fc single agent"),
+        ("dispatched", "MLPPolicy", "WPL", "routing-all-fc dispatched"),
+    ],
+)
+def test_routers_have_the_paper_s_names(agents, policy, learner, method):
+    config = config_of()
+    router = config["model"]["init_args"]["router"]["init_args"]
+    router |= {"agents": agents, "policy": {"class_path": f"x.{policy}"}, "learner": {"class_path": f"x.{learner}"}}
+    assert method_name(config) == method
+
+
+def test_paper_values_are_shares():
+    values = paper_values()
+    assert values["CIFAR-MTL", "routing-all-fc"][100] == 0.60
+    assert values["MIN-MTL", "cross stitch-all-fc"][1] == 0.29
+    assert all(0 < value < 1 for row in values.values() for value in row.values())
+
+
+def test_runs_that_differ_in_the_seed_are_one_group(tmp_path):
+    folders = [write_run(tmp_path / f"v{seed}", config_of(seed), (0.2 + seed / 10,)) for seed in range(3)]
+    other = config_of(5)
+    other["model"]["init_args"]["optimizer"]["init_args"]["lr"] = 0.5
+    folders.append(write_run(tmp_path / "other", other))
+    group, lone = group_runs([read_run(folder) for folder in folders])
+    assert len(group.runs) == 3 and group.name == "routing-all-fc (lr 0.01)" and lone.name == "routing-all-fc (lr 0.5)"
+    assert group.at(1) == (pytest.approx(0.3), pytest.approx(0.1))
+    assert group.curve().mean.tolist() == pytest.approx([0.3]) and group.at(2) is None
+
+
+def test_where_logs_lie_does_not_split_a_group(tmp_path):
+    folders = [write_run(tmp_path / f"v{i}", config_of(i, default_root_dir=f"/somewhere/{i}")) for i in range(2)]
+    assert len(group_runs([read_run(folder) for folder in folders])) == 1
+
+
+# -- plot --------------------------------------------------------------------------------------------------------------
+
+
+def test_plot_draws_every_figure_as_png_and_svg(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", record=record_of())
+    assert main(["plot", str(folder)]) is None
+    names = {path.name for path in (folder / "plots").iterdir()}
+    stems = {f"policy_depth_{d}" for d in (1, 2)} | {f"policy_evolution_depth_{d}" for d in (1, 2)}
+    stems |= {"routing_map", "block_usage", "block_usage_evolution", "task_overlap"}
+    assert {f"{stem}{ending}" for stem in stems for ending in (".png", ".svg")} <= names
+    assert sum(name.startswith("policy_dynamics_depth_") for name in names) == 4
+    assert f"{len(names)} figures in {folder / 'plots'}" in capsys.readouterr().out
+
+
+def test_plot_writes_where_it_is_told(tmp_path):
+    for number in range(2):
+        write_run(tmp_path / "logs" / f"version_{number}", record=record_of())
+    main(["plot", str(tmp_path / "logs"), "--out", str(tmp_path / "out"), "--block", "2"])
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"1_version_0", "2_version_1"}
+    assert (tmp_path / "out" / "1_version_0" / "policy_dynamics_depth_1_block_2.svg").is_file()
+
+
+def test_figures_are_those_of_the_record():
+    record = record_of()
+    drawn = dict(figures(record))
+    np.testing.assert_array_equal(
+        drawn["policy_depth_2"].axes[0].images[0].get_array(), record.probabilities[-1, :, 1, :3]
+    )
+    block = record.probabilities[-1, :, 0].sum(0).argmax()
+    lines = drawn[f"policy_dynamics_depth_1_block_{block}"].axes[0].lines
+    for task, line in enumerate(lines):
+        np.testing.assert_array_equal(line.get_ydata(), record.probabilities[:, task, 0, block])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plot", "{run}"], "no routes.npz in"),
+        (["plot", "{run}/nowhere"], "does not exist"),
+        (["report", "{run}/nowhere"], "does not exist"),
+        (["plot", "{recorded}", "--block", "9"], "--block is 9.*blocks 0 to 3"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(words, message, tmp_path, capsys):
+    places = {
+        "run": write_run(tmp_path / "run", config_of()),
+        "recorded": write_run(tmp_path / "recorded", record=record_of()),
+    }
+    with pytest.raises(SystemExit) as stop:
+        main([word.format(**places) for word in words])
+    assert stop.value.code == 1
+    error = capsys.readouterr().err
+    assert re.search(message, error) and "Traceback" not in error
+
+
+def test_help_tells_of_both_commands(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "plot RUN" in text and "report RUN" in text
+
+
+# -- report ------------------------------------------------------------------------------------------------------------
+
+
+def test_report_stands_alone(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", config_of(), record=record_of())
+    main(["report", str(folder), "--out", str(tmp_path / "out")])
+    path = tmp_path / "out" / "report.html"
+    assert f"Report: {path}" in capsys.readouterr().out
+    page = path.read_text()
+    assert "default-src 'none'" in page
+    assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page)
+    assert "@import" not in page and "url(http" not in page
+    assert "prefers-color-scheme: dark" in page and 'type="range"' in page
+    for heading in ("CIFAR-MTL", "Accuracy per task", "Routing maps", "Policy evolution", "Training cost"):
+        assert re.search(f"<h[23]>{heading}</h", page)
+    assert '<b>20.0</b> <span class="paper">[31]</span>' in page  # epoch 1, beside the paper's
+    assert "task &lt;1&gt;" in page and "task <1>" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert "20.0" in page and "cross stitch-all-fc" in page
+
+
+def test_report_holds_the_policies_for_its_slider(tmp_path):
+    import base64
+
+    record = record_of()
+    page = write_report([write_run(tmp_path / "run", config_of(), record=record)], tmp_path).read_text()
+    data = json.loads(re.search(r'id="policies">(.*?)</script>', page, re.DOTALL).group(1))
+    (run,) = data["runs"]
+    assert run["steps"] == record.steps.tolist() and run["tasks"] == record.task_names
+    assert run["actions"] == [["0", "1", "2", "3"], ["0", "1", "PASS"]]
+    levels = np.frombuffer(base64.b64decode(run["levels"]), np.uint8).reshape(6, 2, 3, 4)
+    np.testing.assert_allclose(levels / 255, record.probabilities.transpose(0, 2, 1, 3), atol=0.5 / 255 + 1e-6)
+
+
+def test_mean_and_spread_over_seeds_stand_in_the_table(tmp_path):
+    folders = [write_run(tmp_path / f"v{seed}", config_of(seed), (0.2 + seed / 10,)) for seed in range(3)]
+    page = write_report(folders, tmp_path).read_text()
+    assert "<b>30.0</b> ± 10.0" in page and "routing-all-fc (n = 3)" in page
+
+
+def test_sixty_runs_give_one_page_of_bounded_size(tmp_path):
+    folders = []
+    for number in range(60):
+        config = config_of(number % 2)
+        config["model"]["init_args"]["hidden"] = 16 + number // 2
+        folders.append(write_run(tmp_path / f"v{number}", config, kind="csv", record=record_of(20, 20, 50, number)))
+    page = write_report(folders, tmp_path).read_text()
+    assert len(page) < 8_000_000
+    assert "30 groups" in page and "Routes of 6 more groups are left out" in page
+
+
+def test_report_of_a_run_without_anything_but_its_config(tmp_path):
+    page = write_report([write_run(tmp_path / "run", config_of(), kind="none")], tmp_path).read_text()
+    assert "No accuracy was logged yet" in page
+
+
+def test_report_of_a_run_without_config(tmp_path):
+    page = write_report([write_run(tmp_path / "my_run", kind="csv")], tmp_path).read_text()
+    assert "my_run" in page

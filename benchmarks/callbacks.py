@@ -3,12 +3,14 @@
 Example:
     python benchmarks/callbacks.py --repeats 5 -- --config configs/cifar_mtl.yaml --data.init_args.root data
 
-Everything after ``--`` goes to ``fit``. Times are those of the whole fit, first pictures included; the processor time
-of the process is the steadier figure on a machine with other work.
+Everything after ``--`` goes to ``fit``. ``start`` is the time until the first batch, first pictures included; ``epoch``
+the mean time of an epoch with validation, pictures and checkpoint. The processor time of the process is the steadier
+figure on a machine with other work.
 """
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import platform
@@ -25,7 +27,7 @@ from routing_lightning.cli import main
 
 
 class Clock(L.Callback):
-    """Notes the wall and processor time of a fit, in seconds."""
+    """Notes wall and processor time, in seconds, of the start of a fit and of its epochs."""
 
     latest: "Clock"
 
@@ -35,13 +37,24 @@ class Clock(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin = time.perf_counter(), time.process_time()
 
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.wall = time.perf_counter() - self.begin[0]
-        self.cpu = time.process_time() - self.begin[1]
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == 0:
+            self.first = time.perf_counter(), time.process_time()
+
+    @property
+    def spans(self) -> dict[str, list[float]]:
+        """Wall and processor time of the start (until the first batch) and of all epochs."""
+        pairs = {"start": (self.begin, self.first), "epoch": (self.first, self.end)}
+        return {name: [late - early for early, late in zip(*pair, strict=True)] for name, pair in pairs.items()}
+
+    # the first thing after the end of the last epoch, pictures and checkpoint included
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.end = time.perf_counter(), time.process_time()
 
 
 def one_fit(words: list[str], epochs: int, record: bool) -> dict[str, float]:
-    """Trains once and returns times in seconds per epoch, and the size of the event files in MB per epoch."""
+    """Trains once and returns times in seconds, and the size of the event files in MB per epoch."""
+    gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         words = ["fit", *words, "--trainer.max_epochs", str(epochs), "--trainer.default_root_dir", folder]
         words += ["--trainer.enable_progress_bar", "false", "--trainer.callbacks", f"{Clock.__module__}.Clock"]
@@ -49,7 +62,20 @@ def one_fit(words: list[str], epochs: int, record: bool) -> dict[str, float]:
             main(words if record else [*words, "--record", "null"])
         events = sum(path.stat().st_size for path in Path(folder).rglob("events.out.*"))
     clock = Clock.latest
-    return {"wall": clock.wall / epochs, "cpu": clock.cpu / epochs, "events": events / epochs / 1e6}
+    times = {"start": 1, "epoch": epochs}
+    return {
+        **{f"{name}_wall": clock.spans[name][0] / count for name, count in times.items()},
+        **{f"{name}_cpu": clock.spans[name][1] / count for name, count in times.items()},
+        "events_mb": events / epochs / 1e6,
+    }
+
+
+def cpu_name() -> str:
+    """Name of the processor, as Linux tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def parse() -> argparse.Namespace:
@@ -68,16 +94,18 @@ if __name__ == "__main__":
     for turn in range(options.repeats):
         for record in (True, False) if turn % 2 else (False, True):
             results[record].append(one_fit(options.fit, options.epochs, record))
+    names = list(results[True][0])
     median = {
-        f"{key}_{'on' if record else 'off'}": round(statistics.median(run[key] for run in runs), 3)
-        for record, runs in results.items()
-        for key in ("wall", "cpu", "events")
+        name: {
+            "on" if record else "off": round(statistics.median(run[name] for run in runs), 3)
+            for record, runs in results.items()
+        }
+        for name in names
     }
+    pairs = list(zip(results[True], results[False], strict=True))
     ratios = {
-        key: round(
-            statistics.median(on[key] / off[key] for on, off in zip(results[True], results[False], strict=True)), 4
-        )
-        for key in ("wall", "cpu")
+        name: round(statistics.median(on[name] / off[name] for on, off in pairs), 4)
+        for name in ("epoch_wall", "epoch_cpu")
     }
     versions = {"torch": torch.__version__, "lightning": L.__version__, "matplotlib": matplotlib.__version__}
-    print(json.dumps({"per_epoch": median, "on/off": ratios, "machine": platform.processor(), **versions}, indent=2))
+    print(json.dumps({**median, "on/off": ratios, "cpu": cpu_name(), **versions}, indent=2))

@@ -151,7 +151,7 @@ def test_missing_data_names_the_path_and_the_option(tmp_path, capsys):
 
 def test_unknown_key_of_a_config_is_named(tmp_path, capsys):
     config = tmp_path / "wrong.yaml"
-    config.write_text("modle: {}\n")
+    config.write_text("modle: 3\n")
     assert "modle" in refused(capsys, "fit", f"--config={DIGITS}", f"--config={config}")
 
 

@@ -29,13 +29,15 @@ def config_of(seed: int = 0, name: str = "cifar_mtl", **trainer) -> dict:
 def record_of(tasks: int = 3, blocks: int = 4, snapshots: int = 6, seed: int = 0) -> RouteRecord:
     rng = np.random.default_rng(seed)
     shape = (snapshots, tasks, 2, blocks)
+    counts = rng.integers(1, 9, shape)
+    counts[:, :, 1, -1] = 0  # depth 2 has an action less
     return RouteRecord(
         task_names=[f"task <{task}>" for task in range(tasks)],
         num_actions=np.array([blocks, blocks - 1]),
         num_blocks=np.array([blocks, blocks - 2]),
         steps=np.arange(snapshots) ** 2,
-        counts=rng.integers(1, 9, shape),
-        probabilities=rng.dirichlet(np.ones(blocks), shape[:3]).astype(np.float32),
+        counts=counts,
+        probabilities=(counts / counts.sum(-1, keepdims=True)).astype(np.float32),
     )
 
 
@@ -140,37 +142,28 @@ def test_a_resumed_run_continues_the_one_before(tmp_path):
         ("cifar_task_specific_all_fc", "CIFAR-MTL", "task specific-all-fc"),
         ("cifar_cross_stitch", "CIFAR-MTL", "cross stitch-all-fc"),
         ("cifar_soft_mixture", "CIFAR-MTL", "soft mixture-all-fc"),
+        ("cifar_dispatched", "CIFAR-MTL", "routing-all-fc dispatched"),
+        ("cifar_recurrent", "CIFAR-MTL", "routing-all-fc recursive"),
+        ("cifar_single_agent", "CIFAR-MTL", "routing-all-fc single agent"),
+        ("cifar_reinforce_mlp", "CIFAR-MTL", "REINFORCE: approx"),
+        ("cifar_q_table", "CIFAR-MTL", "Qlearning: table"),
+        ("cifar_q_mlp", "CIFAR-MTL", "Qlearning: approx"),
     ],
 )
 def test_shipped_configs_have_the_paper_s_names(name, dataset, method):
     config = config_of(name=name)
     assert (dataset_name(config), method_name(config)) == (dataset, method)
-    assert (dataset, method) in paper_values() or (dataset, method) == ("MIN-MTL", "soft mixture-all-fc")
+    assert (dataset, method) in paper_values()
 
 
 def test_controls_have_names_of_their_own():
     assert method_name(config_of(name="cifar_shared")) == "shared"
+    assert method_name(config_of(name="cifar_fixed_random")) == "fixed random routing"
+    assert method_name(config_of(name="cifar_wpl_mlp")) == "MARL-WPL: approx"
+    assert method_name(config_of(name="cifar_mtl_pcgrad")) == "routing-all-fc + PCGrad"
     assert method_name(config_of(name="cifar_separate")) == "separate networks"
     assert method_name(config_of(name="cifar_task_specific_all_fc_pcgrad")) == "task specific-all-fc + PCGrad"
     assert dataset_name(config_of(name="digits_mtl")) == "Digits-MTL"
-
-
-@pytest.mark.parametrize(
-    ("agents", "policy", "learner", "method"),
-    [
-        ("single", "TabularPolicy", "WPL", "routing-all-fc single agent"),
-        ("per_task", "MLPPolicy", "REINFORCE", "REINFORCE: approx"),
-        ("per_task", "TabularPolicy", "QLearning", "Qlearning: table"),
-        ("per_task", "MLPPolicy", "QLearning", "Qlearning: approx"),
-        ("single", "MLPPolicy", "REINFORCE", "routing-all-fc single agent"),
-        ("dispatched", "MLPPolicy", "WPL", "routing-all-fc dispatched"),
-    ],
-)
-def test_routers_have_the_paper_s_names(agents, policy, learner, method):
-    config = config_of()
-    router = config["model"]["init_args"]["router"]["init_args"]
-    router |= {"agents": agents, "policy": {"class_path": f"x.{policy}"}, "learner": {"class_path": f"x.{learner}"}}
-    assert method_name(config) == method
 
 
 def test_paper_values_are_shares():

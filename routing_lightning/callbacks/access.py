@@ -24,14 +24,9 @@ def trace_of(outputs: Any) -> Trace | None:
     return trace if isinstance(trace, Trace) else None
 
 
-def uses_state(router: Router) -> bool:
-    """Whether a sample's route depends on its activations, so that there is no table of the policies."""
-    return bool(getattr(router, "uses_state", router.policy.uses_state))
-
-
 def policy_of(router: Router) -> np.ndarray | None:
     """The policy of each task, (T, D, K) float32; None if it depends on the activations."""
-    return None if uses_state(router) else router.probabilities().numpy()
+    return None if router.uses_state else router.probabilities().numpy()
 
 
 def writers(trainer: L.Trainer) -> list[SummaryWriter]:

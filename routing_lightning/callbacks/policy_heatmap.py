@@ -11,8 +11,8 @@ from routing_lightning.plots import HeatmapFrame, evolution_panel, policy_heatma
 class PolicyHeatmap(RouteCallback):
     """Shows the policies in TensorBoard: who takes which block, and how that came about.
 
-    - ``policy/depth_<d>``: tasks x blocks, colour = probability, at step 0, 1, 4, 16, ... and then every
-      ``every_n_steps`` steps. The step slider plays the evolution.
+    - ``policy/depth_<d>``: tasks x blocks, colour = probability, at step 0, 1, 4, 16, ..., then every
+      ``every_n_steps`` steps, and together with the next. The step slider plays the evolution.
     - ``policy_evolution/depth_<d>/<task>``: time x blocks, after epoch 1, 2, 4, ..., then every ``every_n_epochs``
       epochs, and the last.
 
@@ -34,6 +34,7 @@ class PolicyHeatmap(RouteCallback):
     def start(self, trainer: L.Trainer) -> None:
         """Draws the frames, and the first heat maps if training starts from nothing."""
         self.steps.last, self.epochs.last = trainer.global_step, trainer.current_epoch
+        self._drawn = -1
         if not writers(trainer):
             return
         record = self.recorder.record()
@@ -57,6 +58,7 @@ class PolicyHeatmap(RouteCallback):
         open_writers = writers(trainer)
         if not open_writers:
             return
+        self._drawn = trainer.global_step
         policy = self.policy()
         for depth, frame in enumerate(self._frames):
             png = frame.png(policy[:, depth, : self.recorder.num_actions[depth]])
@@ -64,9 +66,11 @@ class PolicyHeatmap(RouteCallback):
                 log_png(writer, f"policy/depth_{depth + 1}", png, trainer.global_step)
 
     def after_epoch(self, trainer: L.Trainer) -> None:
-        """Draws the evolution if it is due."""
+        """Draws the evolution if it is due, and the heat maps of the same step."""
         if not self.epochs.over(trainer) or not writers(trainer):
             return
+        if self._drawn < trainer.global_step:
+            self.draw(trainer)
         record = self.recorder.record()
         if len(record.steps) == 0:
             return

@@ -123,7 +123,7 @@ class RouteRecord:
         """Reads what :meth:`to_bytes` wrote.
 
         Raises:
-            ValueError, KeyError, OSError, zipfile.BadZipFile: if it is something else.
+            ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile: if it is something else.
         """
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in AXES if name in file}
@@ -151,7 +151,7 @@ class RouteRecord:
         """
         try:
             return cls.from_bytes(path.read_bytes())
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise UsageError(
                 f"{path} cannot be read as a record of routes ({error}); give a run with a whole {FILE_NAME}."
             ) from error

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from routing_lightning.callbacks.access import policy_of, router_of, trace_of, uses_state, writers
+from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
 from routing_lightning.callbacks.record import FILE_NAME, RouteRecord
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.gather import gather_rows
@@ -224,7 +224,7 @@ class RouteRecorder(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Notes the routes of routers that look at the activations; a table's are known without."""
-        if self._router is None or not uses_state(self._router) or trainer.sanity_checking:
+        if self._router is None or not self._router.uses_state or trainer.sanity_checking:
             return
         trace = trace_of(outputs)
         if trace is not None:
@@ -269,8 +269,6 @@ STAGES = ("val", "train")
 
 
 def block_counts(pl_module: L.LightningModule, num_actions: np.ndarray) -> np.ndarray:
-    """Number of blocks at each depth, (D,): those of the layers if there is one per depth, else all actions."""
-    layers = list(getattr(getattr(pl_module, "network", None), "layers", []))
-    if len(layers) != len(num_actions):
-        return num_actions
-    return np.minimum(num_actions, [layer.num_blocks for layer in layers])
+    """Number of blocks at each depth, (D,): all actions but PASS, where the module's network has it."""
+    may_pass = getattr(getattr(pl_module, "network", None), "may_pass", None)
+    return num_actions if may_pass is None else num_actions - np.array(may_pass, np.int64)

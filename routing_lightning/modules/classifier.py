@@ -1,10 +1,12 @@
 """What every multi-task classifier shares: batches, metrics, optimizer."""
 
+import os
 import warnings
 from types import FrameType
 from typing import Any, cast
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
@@ -150,6 +152,24 @@ class TaskClassifier(L.LightningModule):
         if hasattr(scheduler, "monitor"):
             config["monitor"] = scheduler.monitor
         return {"optimizer": optimizer, "lr_scheduler": config}
+
+    # -- noise ---------------------------------------------------------------------------------------------------------
+
+    def on_fit_start(self) -> None:
+        """Notes the seed of the run: that of ``seed_everything``, or torch's own."""
+        self.noise_seed = int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed()))
+
+    def noise_key(self, batch_idx: int) -> int:
+        """Seed of a training batch's noise: another one per seed, epoch, batch and process, in [0, 2^63).
+
+        It depends on nothing else, so a resumed run draws what the unbroken run would have drawn.
+        """
+        key = (self.noise_seed, self.current_epoch, batch_idx, self.global_rank)
+        return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Seeds what draws from torch's global source (dropout, Gumbel noise), apart from the actions' own."""
+        torch.manual_seed(self.noise_key(batch_idx))
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -179,17 +178,9 @@ class RoutedClassifier(TaskClassifier):
         self.count_logits(stage, logits, tasks, labels)
         return {"trace": trace}
 
-    def on_fit_start(self) -> None:
-        """Notes the seed of the action noise."""
-        self.noise_seed = torch.initial_seed()
-
     def noise(self, batch_idx: int) -> torch.Generator:
-        """Source of a batch's action noise: another one per seed, epoch, batch and process.
-
-        It depends on nothing else, so a resumed run draws what the unbroken run would have drawn.
-        """
-        key = (self.noise_seed, self.current_epoch, batch_idx, self.global_rank)
-        return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+        """Source of a batch's action noise, on the host."""
+        return torch.Generator().manual_seed(self.noise_key(batch_idx))
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """One step of Algorithm 2 for a batch.

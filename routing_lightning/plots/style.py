@@ -31,6 +31,7 @@ FAINT = "#dfe1e3"  # the outline of one that is not
 
 # How the colours above are written in a page, so that figures follow its light and dark look.
 PAGE_COLOURS = {INK: "currentColor", SOFT: "var(--soft)", BOX: "var(--box)", FAINT: "var(--faint)"}
+PAGE_COLOURS |= {colour: f"var(--task-{number})" for number, colour in enumerate(TASK_COLOURS)}
 
 _RC = {
     "font.size": 8.0,
@@ -111,8 +112,8 @@ def to_array(figure: Figure, dpi: int = 80) -> np.ndarray:
 def to_svg(figure: Figure) -> str:
     """A figure as one ``<svg>`` element to stand in a page.
 
-    Its background is clear; text and axes have the page's text colour, and blocks the colours ``--soft``, ``--box`` and
-    ``--faint`` that the page's style must define.
+    Its background is clear; text and axes have the page's text colour. The page's style must define the colours
+    ``--soft``, ``--box``, ``--faint`` and ``--task-0`` to ``--task-19``.
     """
     figure.patch.set_alpha(0)
     for axes in figure.axes:

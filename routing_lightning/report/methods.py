@@ -53,44 +53,43 @@ def method_name(config: dict[str, Any]) -> str:
     """What the paper calls the method of a config, or a name from its parts where the paper has none."""
     model = config.get("model") or {}
     args = model.get("init_args") or {}
-    if "router" in args:
-        return _routing_name(args)
-    network = args.get("network")
-    network_class = _class(network) or _class(model) or "unknown method"
-    own = _args(network).get("own_layers")
-    depth = _args(network).get("depth", 3)
-    if network_class == "TaskSpecific":
-        if own == 0:
-            name = "shared"
-        elif args.get("shared_features") is False:
-            name = "separate networks"
-        else:
-            name = "task specific-all-fc" if own in (None, depth) else f"task specific-{own}-fc"
-    else:
-        known = {"CrossStitch": "cross stitch-all-fc", "SoftMixture": "soft mixture-all-fc"}
-        name = known.get(network_class, network_class)
+    name = _routing_name(args) if "router" in args else _network_name(model)
     aggregator = args.get("aggregator")
-    if aggregator:
-        path = aggregator if isinstance(aggregator, str) else _class(aggregator) or ""
-        name += f" + {path.rpartition('.')[2]}"
-    return name
+    path = aggregator if isinstance(aggregator, str) else _class(aggregator)
+    return f"{name} + {path.rpartition('.')[2]}" if path else name
+
+
+def _network_name(model: dict[str, Any]) -> str:
+    args = _args(model)
+    network = args.get("network")
+    name = _class(network) or _class(model) or "unknown method"
+    if name == "TaskSpecific":
+        own = _args(network).get("own_layers")
+        if own == 0:
+            return "shared"
+        if args.get("shared_features") is False:
+            return "separate networks"
+        return "task specific-all-fc" if own in (None, _args(network).get("depth", 3)) else f"task specific-{own}-fc"
+    return {"CrossStitch": "cross stitch-all-fc", "SoftMixture": "soft mixture-all-fc"}.get(name, name)
 
 
 def _routing_name(args: dict[str, Any]) -> str:
     router = _args(args["router"])
-    learner, policy = _class(router.get("learner")) or "", _class(router.get("policy")) or ""
-    table, agents = policy.startswith("Tabular"), router.get("agents")
-    parts = json.dumps(args).lower()
-    if "recurrent" in parts or "recursive" in parts:
+    learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
+    agents, kind = router.get("agents"), "table" if policy.startswith("Tabular") else "approx"
+    if learner == "FixedRandomRoutes":
+        return "fixed random routing"
+    if args.get("recurrent_steps"):
         return "routing-all-fc recursive"
     if agents == "dispatched":
         return "routing-all-fc dispatched"
-    if agents == "single" and (learner == "REINFORCE" or (learner == "WPL" and table)):
+    if agents == "single" and learner in ("REINFORCE", "WPL"):
         return "routing-all-fc single agent"
-    if learner == "WPL" and table:
+    if learner == "WPL":
         return "routing-all-fc"  # the paper's MARL-WPL: table is the same
-    known = {"REINFORCE": "REINFORCE", "QLearning": "Qlearning", "WPL": "MARL-WPL"}
-    return f"{known.get(learner, learner or 'router')}: {'table' if table else 'approx'}"
+    known = {"QLearning": "Qlearning", "WPL": "MARL-WPL"}
+    learner = learner.removeprefix("Approximate")
+    return f"{known.get(learner, learner)}: {kind}"
 
 
 def _class(part: Any) -> str | None:

@@ -25,7 +25,7 @@
     depths.replaceChildren(...canvases.map((canvas, depth) => {
       const figure = document.createElement("figure");
       const caption = document.createElement("figcaption");
-      caption.textContent = `depth ${depth + 1}`;
+      caption.textContent = `depth ${depth + 1}: tasks by function blocks`;
       figure.append(caption, canvas);
       return figure;
     }));

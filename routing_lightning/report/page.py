@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from routing_lightning.callbacks.record import RouteRecord
-from routing_lightning.plots import Curve, accuracy_curves, routing_map, task_colours, to_svg
+from routing_lightning.plots import TASK_COLOURS, Curve, accuracy_curves, routing_map, task_colours, to_svg
 from routing_lightning.plots.style import COLOUR_MAP
 from routing_lightning.report.methods import EPOCHS, Group, group_runs, paper_values
 from routing_lightning.report.runs import join_resumed, read_run
@@ -67,10 +67,19 @@ def page(groups: Sequence[Group]) -> str:
     return (
         assets.joinpath("page.html")
         .read_text()
-        .replace("/*style*/", assets.joinpath("page.css").read_text())
+        .replace("/*style*/", assets.joinpath("page.css").read_text() + _colours())
         .replace("/*script*/", assets.joinpath("page.js").read_text())
         .replace("<!--body-->", "\n".join(part for part in parts if part))
     )
+
+
+def _colours() -> str:
+    """The colours of the tasks, lighter on a dark page."""
+    light = "".join(f"--task-{number}:{colour};" for number, colour in enumerate(TASK_COLOURS))
+    dark = "".join(
+        f"--task-{number}:color-mix(in oklab, {colour} 60%, white);" for number, colour in enumerate(TASK_COLOURS)
+    )
+    return f":root{{{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
 
 
 # -- small parts -------------------------------------------------------------------------------------------------------

@@ -65,7 +65,9 @@ class EpsilonGreedy(Learner):
         masked = scores.masked_fill(~exists, -torch.inf)
         best = (masked == masked.amax(-1, keepdim=True)).float()
         even = exists.float() / exists.sum(-1, keepdim=True)
-        return (1 - self.epsilon) * best / best.sum(-1, keepdim=True) + self.epsilon * even
+        # Below 1, so that the best action is the most probable one, which evaluation takes, at every epsilon.
+        epsilon = min(self.epsilon, 1 - 1e-6)
+        return (1 - epsilon) * best / best.sum(-1, keepdim=True) + epsilon * even
 
 
 class QLearning(EpsilonGreedy):

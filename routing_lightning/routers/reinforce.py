@@ -45,12 +45,13 @@ class REINFORCE(GradientLearner):
         """The loss above, a scalar."""
         assert trace.returns is not None
         advantages = trace.returns - self.average_return[trace.agents] if self.baseline else trace.returns
-        total = torch.zeros(())
+        total: Tensor | float = 0.0
         for depth, scores in enumerate(policy.scores_of(trace)):
             actions = trace.actions[:, depth].to(scores.device)
             chosen = scores.log_softmax(-1).gather(1, actions.clamp(min=0).unsqueeze(1)).squeeze(1)
             weight = (advantages[:, depth] * (trace.actions[:, depth] >= 0)).to(scores.device)
-            total = total.to(scores.device) - (weight * chosen).sum()
+            total = total - (weight * chosen).sum()
+        assert isinstance(total, Tensor)
         return total / len(trace.actions)
 
     def step(self, trace: Trace) -> None:
@@ -60,8 +61,7 @@ class REINFORCE(GradientLearner):
             return
         assert trace.returns is not None
         made = (trace.actions >= 0).float()
-        shape = self.average_return.shape
-        totals = torch.zeros(shape).index_add_(0, trace.agents, trace.returns * made)
-        counts = torch.zeros(shape).index_add_(0, trace.agents, made)
+        totals = torch.zeros_like(self.average_return).index_add_(0, trace.agents, trace.returns * made)
+        counts = torch.zeros_like(self.average_return).index_add_(0, trace.agents, made)
         mean = totals / counts.clamp(min=1)
         self.average_return += self.baseline_lr * (mean - self.average_return) * (counts > 0)

@@ -83,7 +83,7 @@ class CollaborationReward(HostModule):
             (N, D) float32, in [0, rho].
         """
         if self.rho == 0:
-            return torch.zeros(actions.shape)
+            return torch.zeros(actions.shape, dtype=torch.float32)
         made = actions >= 0
         index = actions.clamp(min=0).unsqueeze(-1)
         given = probabilities.double()

@@ -29,7 +29,9 @@ def draw(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
     """
     cumulative = probabilities.float().cumsum(-1)
     total = cumulative[..., -1:]
-    noise = torch.rand(total.shape, generator=generator).to(total.device, non_blocking=True) * total
+    # float32 by name here and elsewhere: at precision bf16-true torch's default type has 8 bits.
+    noise = torch.rand(total.shape, generator=generator, dtype=torch.float32)
+    noise = noise.to(total.device, non_blocking=True) * total
     # Rounding could lift the noise to the total itself, past the last action with a probability.
     noise = torch.minimum(noise, torch.nextafter(total, torch.zeros_like(total)))
     return (cumulative <= noise).sum(-1)
@@ -219,7 +221,7 @@ class Router(nn.Module):
         given = self.decider.probabilities(trace.agents, trace.tasks, state, depth)
         actions = (draw(given, generator) if explore else given.argmax(-1)).cpu()
         trace.states.append(state.detach() if self.detach_state else state)
-        padded = torch.zeros(len(given), 1, int(self.policy.num_actions.max()))
+        padded = torch.zeros(len(given), 1, int(self.policy.num_actions.max()), dtype=torch.float32)
         padded[:, 0, : given.shape[1]] = given.cpu()
         if depth == 0:
             trace.actions, trace.probabilities = actions.unsqueeze(1), padded

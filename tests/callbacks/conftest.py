@@ -54,6 +54,13 @@ def events(folder: str | Path) -> EventAccumulator:
     return accumulator
 
 
+def table_of_checkpoint(trainer: L.Trainer) -> torch.Tensor:
+    """The policy in the checkpoint of a run with WPL, whose table holds the probabilities."""
+    state = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["state_dict"]
+    (table,) = [value for name, value in state.items() if name.endswith("policy.table")]
+    return table
+
+
 class Spy(L.Callback):
     """Keeps the routes and policies of a training, in the plainest way."""
 

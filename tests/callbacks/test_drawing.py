@@ -2,11 +2,12 @@
 
 import gc
 import io
+import re
 from pathlib import Path
 
+import lightning as L
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from tensorboard.plugins.custom_scalar import layout_pb2
@@ -24,7 +25,8 @@ from routing_lightning.callbacks.record import shares
 from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
 from routing_lightning.plots import HeatmapFrame, overlap, policy_heatmap
-from tests.callbacks.conftest import Spy, all_callbacks, events
+from routing_lightning.routers import REINFORCE, MLPPolicy, Router
+from tests.callbacks.conftest import Spy, all_callbacks, events, table_of_checkpoint
 from tests.conftest import ToyDataModule, toy_model
 
 DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
@@ -33,8 +35,6 @@ DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A short training with all callbacks: trainer, spy and events."""
-    import lightning as L
-
     spy = Spy()
     trainer = L.Trainer(
         max_epochs=2,
@@ -64,17 +64,19 @@ def test_tensorboard_gets_all_pictures(run):
 
 def test_pictures_come_at_several_steps(run):
     _, _, logged = run
-    assert [image.step for image in logged.Images("policy/depth_2")] == [0, 1, 4, 8, 12]
+    assert [image.step for image in logged.Images("policy/depth_2")] == [0, 1, 4, 6, 8, 12]
     assert [image.step for image in logged.Images("routing_map")] == [6, 12]
     assert [image.step for image in logged.Images("policy_evolution/depth_1/task_0")] == [6, 12]
 
 
+def frame_of_toy() -> HeatmapFrame:
+    figure = policy_heatmap(np.zeros((3, 3)), [f"task_{task}" for task in range(3)], ["0", "1", "2"])
+    return HeatmapFrame(figure, np.arange(4) - 0.5, np.arange(4) - 0.5)
+
+
 def test_heatmap_shows_the_policy_of_its_step(run):
     _, spy, logged = run
-    names = [f"task_{task}" for task in range(3)]
-    frame = HeatmapFrame(
-        policy_heatmap(np.zeros((3, 3)), names, ["0", "1", "2"]), np.arange(4) - 0.5, np.arange(4) - 0.5
-    )
+    frame = frame_of_toy()
     for picture in logged.Images("policy/depth_2"):
         assert picture.encoded_image_string == frame.png(spy.policies[picture.step][:, 1].numpy())
 
@@ -119,18 +121,51 @@ def test_custom_scalars_group_the_tasks(run):
         "entropy, all depths",
         "blocks in use, all depths",
     }
-    import re
-
     for title, patterns in charts.items():
         assert sum(bool(re.match(pattern, tag)) for pattern in patterns for tag in tags) == 3, title
 
 
 def test_map_is_the_policy_of_the_checkpoint(run):
     trainer, _, _ = run
-    state = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["state_dict"]
-    best = state["network.router.policy.table"].argmax(-1)
+    best = table_of_checkpoint(trainer).argmax(-1)
     routes, _, _ = RouteRecord.load(Path(trainer.log_dir) / "routes.npz").map_routes()
     assert routes.tolist() == [[task, *actions] for task, actions in enumerate(best.tolist())]
+
+
+def test_last_heatmap_is_the_policy_of_the_checkpoint(run):
+    trainer, _, logged = run
+    names = [f"task_{task}" for task in range(3)]
+    frame = HeatmapFrame(
+        policy_heatmap(np.zeros((3, 3)), names, ["0", "1", "2"]), np.arange(4) - 0.5, np.arange(4) - 0.5
+    )
+    table = table_of_checkpoint(trainer).numpy()
+    for depth in range(3):
+        last = logged.Images(f"policy/depth_{depth + 1}")[-1]
+        assert last.step == trainer.global_step
+        assert last.encoded_image_string == frame.png(table[:, depth])
+
+
+def test_routers_that_look_at_the_activations_are_shown_by_their_routes(fit):
+    model = toy_model(router=Router(MLPPolicy(hidden=4), REINFORCE()))
+    trainer = fit(all_callbacks(), model)
+    logged = events(trainer.log_dir)
+    assert [image.step for image in logged.Images("policy/depth_1")] == [1, 4, 6, 8, 12]
+    assert [image.step for image in logged.Images("routing_map")] == [6, 12]
+    assert logged.Images("policy_evolution/depth_3/task_2")
+    record = RouteRecord.load(Path(trainer.log_dir) / "routes.npz")
+    assert record.probabilities is None and record.counts.sum() == 2 * 96 * 3
+    routes, counts, step = record.map_routes()
+    assert counts.sum() == 96 and step == 12
+    # what one would see by sending the validation data through the network
+    model.eval()
+    data = trainer.datamodule
+    seen: dict[tuple[int, ...], int] = {}
+    for batch in data.val_dataloader():
+        images, tasks, _ = data.on_after_batch_transfer(batch, 0)
+        _, trace = model.route(images, tasks, explore=False)
+        for route in zip(tasks.tolist(), *trace.actions.T.tolist(), strict=True):
+            seen[route] = seen.get(route, 0) + 1
+    assert {tuple(route): count for route, count in zip(routes.tolist(), counts.tolist(), strict=True)} == seen
 
 
 def test_interval_is_dense_at_the_start():
@@ -174,7 +209,8 @@ def test_no_figure_stays_open_after_many_logs(fit):
         return sum(isinstance(thing, Figure) for thing in gc.get_objects())
 
     before = alive()
-    fit([RouteRecorder(), *all_callbacks(every_n_steps=1)[1:]], max_epochs=34)  # 204 steps
+    trainer = fit(all_callbacks(every_n_steps=1), data=ToyDataModule(count=816), max_epochs=4)
+    assert trainer.global_step == 204
     assert alive() <= before + 1
 
 
@@ -227,13 +263,13 @@ def names(trainer) -> list[str]:
 
 
 def test_callbacks_of_the_user_add_to_ours(tmp_path):
-    trainer = short(tmp_path, "--trainer.callbacks=lightning.pytorch.callbacks.Timer")
-    assert set(names(trainer)) >= OURS | {"Timer", "ModelCheckpoint"}
+    trainer = short(tmp_path, "--trainer.callbacks=lightning.pytorch.callbacks.LearningRateMonitor")
+    assert set(names(trainer)) >= OURS | {"LearningRateMonitor", "ModelCheckpoint"}
     (path,) = tmp_path.rglob("routes.npz")
     assert RouteRecord.load(path).task_names[3] == "digit_3"
 
 
 def test_record_null_turns_ours_off(tmp_path):
-    trainer = short(tmp_path, "--record=null", "--trainer.callbacks=lightning.pytorch.callbacks.Timer")
-    assert not OURS & set(names(trainer)) and "Timer" in names(trainer)
+    trainer = short(tmp_path, "--record=null", "--trainer.callbacks=lightning.pytorch.callbacks.LearningRateMonitor")
+    assert not OURS & set(names(trainer)) and "LearningRateMonitor" in names(trainer)
     assert not list(tmp_path.rglob("routes.npz"))

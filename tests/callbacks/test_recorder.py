@@ -11,7 +11,7 @@ from torch import nn
 from routing_lightning.callbacks import RouteRecord, RouteRecorder, RoutingMap
 from routing_lightning.errors import UsageError
 from routing_lightning.routers import Router, Trace
-from tests.callbacks.conftest import Spy, all_callbacks
+from tests.callbacks.conftest import Spy, all_callbacks, table_of_checkpoint
 from tests.conftest import ToyDataModule, toy_model
 
 
@@ -38,10 +38,9 @@ def test_counts_and_policies_are_those_of_the_training(fit):
 
 def test_last_snapshot_is_the_policy_of_the_checkpoint(fit):
     trainer = fit([RouteRecorder(growth=10.0)])
-    state = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["state_dict"]
     record = load(trainer)
     assert record.steps[-1] == trainer.global_step
-    np.testing.assert_array_equal(record.probabilities[-1], state["network.router.policy.table"].numpy())
+    np.testing.assert_array_equal(record.probabilities[-1], table_of_checkpoint(trainer).numpy())
 
 
 def test_snapshots_get_rarer_with_time_but_mark_each_epoch(fit):
@@ -65,7 +64,7 @@ def test_resume_within_an_epoch_counts_each_sample_once(fit):
     (path,) = Path(keep.dirpath).glob("step=4.ckpt")
     again = fit([RouteRecorder()], max_epochs=2, ckpt_path=path)
     np.testing.assert_array_equal(load(again).steps, load(whole).steps)
-    np.testing.assert_array_equal(load(again).counts.sum((0, 3)), load(whole).counts.sum((0, 3)))
+    np.testing.assert_array_equal(load(again).counts.sum((0, 1, 3)), load(whole).counts.sum((0, 1, 3)))
 
 
 def test_thinning_bounds_the_history_and_keeps_all_counts(fit):
@@ -178,7 +177,7 @@ class StateModel(L.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.router = StateRouter()
-        self.layer = nn.Linear(1, 1)
+        self.layer = nn.Linear(1, 1, bias=False)
         self.seen: list[tuple[int, ...]] = []
 
     def task_names(self) -> list[str]:

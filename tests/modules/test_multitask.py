@@ -13,6 +13,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
 from routing_lightning.modules.gradients import check_aggregator
 from routing_lightning.nn import CrossStitch, GumbelRouting, SimpleConvNet, SoftMixture, TaskSpecific, Top1Gating
+from tests.conftest import ToyDataModule
 
 NETWORKS = {
     "shared": partial(TaskSpecific, hidden=8, own_layers=0),
@@ -203,3 +204,17 @@ def test_config_and_checkpoint_are_enough_to_go_on(tmp_path: Path) -> None:
     loaded = MultiTaskClassifier.load_from_checkpoint(checkpoint, weights_only=True)
     for a, b in zip(first.model.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_resumed_run_draws_the_same_gumbel_noise(tmp_path):
+    network = NETWORKS["gumbel"]
+    whole = make(network)
+    fit(whole, ToyDataModule(), tmp_path / "whole", max_epochs=2)
+    fit(make(network), ToyDataModule(), tmp_path / "half", max_epochs=1, enable_checkpointing=True)
+    resumed = make(network)
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=2, logger=False, enable_progress_bar=False, enable_checkpointing=False
+    )
+    trainer.fit(resumed, ToyDataModule(), ckpt_path=next((tmp_path / "half").rglob("*.ckpt")))
+    for ours, theirs in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

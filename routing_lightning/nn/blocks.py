@@ -88,6 +88,10 @@ class LinearBlocks(Blocks):
         out_features: size of the output, at least 1.
         relu: whether a block ends with a ReLU (all but the classification layer do).
 
+    Attributes:
+        blocks: one parameter per block, (in_features + 1, out_features): the weight transposed, and the bias as the
+            last row; see :meth:`linear`.
+
     Raises:
         UsageError: if a size is below 1.
     """
@@ -98,24 +102,30 @@ class LinearBlocks(Blocks):
             if size < 1:
                 raise UsageError(f"{name} of a layer is {size}; give at least 1.")
         self.relu = relu
-        linears = [nn.Linear(in_features, out_features) for _ in range(num_blocks)]
         # One parameter per block, not one stack: optimizers skip a parameter without gradient, so a block without
-        # samples is moved neither by momentum nor by weight decay, and costs nothing.
-        self.weight = nn.ParameterList([linear.weight for linear in linears])
-        self.bias = nn.ParameterList([linear.bias for linear in linears])
+        # samples is moved neither by momentum nor by weight decay, and costs nothing. And not two per block: what
+        # autograd and optimizer do per parameter costs as much as the products of a small block.
+        self.blocks = nn.ParameterList()
+        for _ in range(num_blocks):
+            linear = nn.Linear(in_features, out_features)
+            self.blocks.append(torch.cat([linear.weight.detach().t(), linear.bias.detach().unsqueeze(0)]))
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
-        """Linear maps, and ReLU: (N, in_features) -> (N, out_features)."""
+        """Affine maps, and ReLU: (N, in_features) -> (N, out_features)."""
         # Indexing a ParameterList costs a microsecond each time, which many small blocks would feel.
-        weight = cast(list[Tensor], list(self.weight._parameters.values()))
-        bias = cast(list[Tensor], list(self.bias._parameters.values()))
-        weights, biases = [weight[block] for block in route.blocks], [bias[block] for block in route.blocks]
-        return routed_linear(x, route, weights, biases, self.relu)
+        blocks = cast(list[Tensor], list(self.blocks._parameters.values()))
+        return routed_linear(x, route, [blocks[block] for block in route.blocks], self.relu)
+
+    def linear(self, block: int) -> tuple[Tensor, Tensor]:
+        """Weight (out_features, in_features) and bias (out_features,) of one block, as ``nn.Linear`` has them.
+
+        Both are views of the block's parameter: writing to them changes the block.
+        """
+        return self.blocks[block][:-1].t(), self.blocks[block][-1]
 
     def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
-        """Weight and bias of one block."""
-        yield self.weight[block]
-        yield self.bias[block]
+        """The parameter of one block."""
+        yield self.blocks[block]
 
 
 class ModuleBlocks(Blocks):

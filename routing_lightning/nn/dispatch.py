@@ -57,50 +57,49 @@ class Route:
     def slots(self) -> tuple[Tensor, int]:
         """Places of the samples in a padded array (U, m, ...), m being the largest size: (N,) int64, and m."""
         longest = max(self.sizes)
-        sizes = torch.tensor(self.sizes)
-        shift = torch.arange(len(sizes)) * longest - (sizes.cumsum(0) - sizes)
-        shift = shift.repeat_interleave(sizes).to(self.inverse.device, non_blocking=True)
+        sizes = np.array(self.sizes)
         # Sorted sample i of block u stands at u * m + (i - start of u); brought to the order of the batch.
-        return (torch.arange(len(shift), device=shift.device) + shift).index_select(0, self.inverse), longest
+        shift = np.repeat(np.arange(len(sizes)) * longest - (sizes.cumsum() - sizes), sizes)
+        places = torch.from_numpy(np.arange(len(shift)) + shift)
+        return places.to(self.inverse.device, non_blocking=True).index_select(0, self.inverse), longest
+
+
+def _with_ones(x: Tensor) -> Tensor:
+    """A column of ones behind x, which the bias multiplies: (N, in) -> (N, in + 1)."""
+    return torch.cat([x, x.new_ones(x.shape[0], 1)], 1)
 
 
 class _SegmentLinear(torch.autograd.Function):
     """One matrix product per block, on sorted samples."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, route: Route, relu: bool, *parameters: Tensor) -> Tensor:
-        count = len(route.sizes)
-        weights = [weight.to(x.dtype) for weight in parameters[:count]]
-        biases = [bias.to(x.dtype) for bias in parameters[count:]]
-        x = x.index_select(0, route.order)
-        y = x.new_empty(x.shape[0], weights[0].shape[0])
-        pieces = zip(biases, x.split(route.sizes), weights, y.split(route.sizes), strict=True)
-        for bias, piece, weight, out in pieces:
-            torch.addmm(bias, piece, weight.t(), out=out)
+    def forward(ctx: Any, x: Tensor, route: Route, relu: bool, *blocks: Tensor) -> Tensor:
+        ctx.route, ctx.relu, ctx.dtype = route, relu, blocks[0].dtype
+        if ctx.dtype != x.dtype:
+            blocks = tuple(block.to(x.dtype) for block in blocks)
+        x = _with_ones(x.index_select(0, route.order))
+        y = torch.cat([torch.mm(piece, block) for piece, block in zip(x.split(route.sizes), blocks, strict=True)])
         if relu:
             y.relu_()
-        ctx.save_for_backward(x, y, *weights)
-        ctx.route, ctx.relu, ctx.types = route, relu, [parameter.dtype for parameter in parameters]
+        ctx.save_for_backward(x, y, *blocks)
         return y.index_select(0, route.inverse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, *weights = ctx.saved_tensors
-        route, types = ctx.route, ctx.types
-        grad = grad.index_select(0, route.order)
+        x, y, *blocks = ctx.saved_tensors
+        sizes = ctx.route.sizes
+        grad = grad.index_select(0, ctx.route.order)
         if ctx.relu:
             grad = torch.ops.aten.threshold_backward(grad, y, 0)
-        grads = grad.split(route.sizes)
-        grad_weights = [torch.mm(g.t(), piece) for g, piece in zip(grads, x.split(route.sizes), strict=True)]
-        grad_biases = [g.sum(0) for g in grads]
+        grads = grad.split(sizes)
+        own = [torch.mm(piece, g) for piece, g in zip(x.t().split(sizes, 1), grads, strict=True)]
+        if ctx.dtype != x.dtype:
+            own = [g.to(ctx.dtype) for g in own]
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = torch.empty_like(x)
-            for g, weight, out in zip(grads, weights, grad_x.split(route.sizes), strict=True):
-                torch.mm(g, weight, out=out)
-            grad_x = grad_x.index_select(0, route.inverse)
-        own = (g.to(dtype) for g, dtype in zip(grad_weights + grad_biases, types, strict=True))
+            pieces = [torch.mm(g, block.t()) for g, block in zip(grads, blocks, strict=True)]
+            grad_x = torch.cat(pieces)[:, :-1].index_select(0, ctx.route.inverse)
         return grad_x, None, None, *own
 
 
@@ -108,18 +107,16 @@ class _PaddedLinear(torch.autograd.Function):
     """One batched matrix product over the blocks in use, each padded to the size of the largest."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, route: Route, relu: bool, *parameters: Tensor) -> Tensor:
-        count = len(route.sizes)
-        weight = torch.stack(parameters[:count]).to(x.dtype)
-        bias = torch.stack(parameters[count:]).to(x.dtype)
+    def forward(ctx: Any, x: Tensor, route: Route, relu: bool, *blocks: Tensor) -> Tensor:
+        weight = torch.stack(blocks).to(x.dtype)
         slots, longest = route.slots()
-        padded = x.new_zeros(count * longest, x.shape[1]).index_copy_(0, slots, x).view(count, longest, -1)
-        y = torch.baddbmm(bias.unsqueeze(1), padded, weight.transpose(1, 2))
-        y = y.view(count * longest, -1).index_select(0, slots)
+        count, inputs, outputs = weight.shape
+        padded = x.new_zeros(count * longest, inputs).index_copy_(0, slots, _with_ones(x)).view(count, longest, inputs)
+        y = torch.bmm(padded, weight).view(count * longest, outputs).index_select(0, slots)
         if relu:
             y.relu_()
         ctx.save_for_backward(padded, y, weight, slots)
-        ctx.relu, ctx.types = relu, [parameter.dtype for parameter in parameters]
+        ctx.relu, ctx.dtype = relu, blocks[0].dtype
         return y
 
     @staticmethod
@@ -130,12 +127,10 @@ class _PaddedLinear(torch.autograd.Function):
         if ctx.relu:
             grad = torch.ops.aten.threshold_backward(grad, y, 0)
         grads = grad.new_zeros(count * longest, grad.shape[1]).index_copy_(0, slots, grad).view(count, longest, -1)
-        grad_weights = torch.bmm(grads.transpose(1, 2), padded).unbind(0)
-        grad_biases = grads.sum(1).unbind(0)
+        own = torch.bmm(padded.transpose(1, 2), grads).to(ctx.dtype).unbind(0)
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = torch.bmm(grads, weight).view(count * longest, -1).index_select(0, slots)
-        own = (g.to(dtype) for g, dtype in zip(grad_weights + grad_biases, ctx.types, strict=True))
+            grad_x = torch.bmm(grads, weight[:, :-1].transpose(1, 2)).view(count * longest, -1).index_select(0, slots)
         return grad_x, None, None, *own
 
 
@@ -144,17 +139,17 @@ def padding_wins(route: Route, out_features: int, device: torch.device) -> bool:
     waste = len(route.sizes) * max(route.sizes) / len(route.order)
     if device.type != "cpu":
         return waste <= 8  # a kernel launch per block costs more than much padding
-    return waste <= 4 and (out_features <= 32 or len(route.order) >= 256)
+    return waste <= 4 and out_features <= 32
 
 
-def routed_linear(x: Tensor, route: Route, weights: list[Tensor], biases: list[Tensor], relu: bool) -> Tensor:
-    """Applies to each sample the linear map of its block.
+def routed_linear(x: Tensor, route: Route, blocks: list[Tensor], relu: bool) -> Tensor:
+    """Applies to each sample the affine map of its block.
 
     Args:
         x: (N, in), the activations; N > 0 and none of them PASSes.
         route: the route of the N samples.
-        weights: of the U blocks in use, each (out, in).
-        biases: of the U blocks in use, each (out,).
+        blocks: of the U blocks in use, each (in + 1, out): the weight transposed, and the bias as the last row. All of
+            one type.
         relu: whether a ReLU follows.
 
     Returns:
@@ -162,6 +157,6 @@ def routed_linear(x: Tensor, route: Route, weights: list[Tensor], biases: list[T
     """
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    function = _PaddedLinear if padding_wins(route, weights[0].shape[0], x.device) else _SegmentLinear
+    function = _PaddedLinear if padding_wins(route, blocks[0].shape[1], x.device) else _SegmentLinear
     with torch.autocast(x.device.type, enabled=False):
-        return function.apply(x, route, relu, *weights, *biases)
+        return function.apply(x, route, relu, *blocks)

@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 from typing import Any, Literal
 
+import numba
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,6 +18,22 @@ from routing_lightning.routers.trace import Trace
 Agents = Literal["per_task", "single", "dispatched"]
 
 
+@numba.njit(cache=True, nogil=True)
+def _invert(probabilities, noise, actions):  # type: ignore[no-untyped-def]
+    """The first action at which the cumulative distribution exceeds noise times its total, for each row."""
+    for row in range(len(actions)):
+        total = 0.0
+        for k in range(probabilities.shape[1]):
+            total += probabilities[row, k]
+        point, cumulative = noise[row] * total, 0.0
+        actions[row] = 0
+        for k in range(probabilities.shape[1]):
+            cumulative += probabilities[row, k]
+            if cumulative > point:  # so this action has a probability; the last sum is the total, which point is below
+                actions[row] = k
+                break
+
+
 def draw(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draws one action per row by inverting the cumulative distribution; never one of probability 0.
 
@@ -27,6 +44,12 @@ def draw(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
     Returns:
         (...) int64, actions in [0, K).
     """
+    if probabilities.device.type == "cpu":
+        rows = probabilities.detach().float().reshape(-1, probabilities.shape[-1])
+        actions = torch.empty(len(rows), dtype=torch.long)
+        noise = torch.rand(len(rows), generator=generator, dtype=torch.float32)
+        _invert(rows.numpy(), noise.numpy(), actions.numpy())
+        return actions.view(probabilities.shape[:-1])
     cumulative = probabilities.float().cumsum(-1)
     total = cumulative[..., -1:]
     # float32 by name here and elsewhere: at precision bf16-true torch's default type has 8 bits.
@@ -260,7 +283,10 @@ class Router(nn.Module):
         """Fills in rewards and returns of a trace that has its final reward."""
         assert trace.final_reward is not None and trace.probabilities is not None
         trace.rewards = self.collaboration(trace.actions, trace.probabilities)
-        trace.returns = returns(trace.final_reward, trace.rewards, self.gamma)
+        if self.collaboration.rho == 0:  # the same, in one operation
+            trace.returns = trace.final_reward.unsqueeze(1).repeat(1, trace.actions.shape[1])
+        else:
+            trace.returns = returns(trace.final_reward, trace.rewards, self.gamma)
 
     def dispatch_trace(self, trace: Trace) -> Trace:
         """The dispatcher's part of a trace: its action is the agent, its return that of the first decision."""

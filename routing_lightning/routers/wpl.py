@@ -33,6 +33,18 @@ def _project_euclidean(row, floor, one):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _outside(agents, actions, num_agents, sizes):  # type: ignore[no-untyped-def]
+    """1 if an agent is out of range, 2 if an action is, else 0."""
+    for n in range(actions.shape[0]):
+        if agents[n] < 0 or agents[n] >= num_agents:
+            return 1
+        for d in range(actions.shape[1]):
+            if actions[n, d] < -1 or actions[n, d] >= sizes[d]:
+                return 2
+    return 0
+
+
+@numba.njit(cache=True, nogil=True)
 def _wpl_loop(  # type: ignore[no-untyped-def]
     policy, baseline, per_action, agents, actions, returns, sizes, lr, baseline_lr, printed, floor, one, euclidean
 ):
@@ -117,9 +129,10 @@ def wpl_update(
         return
     sizes = np.full(depth, width) if num_actions is None else num_actions.cpu().numpy()
     host_agents, host_actions = agents.cpu().numpy(), actions.cpu().numpy()
-    if host_agents.min() < 0 or host_agents.max() >= num_agents:
+    fault = _outside(host_agents, host_actions, num_agents, sizes)
+    if fault == 1:
         raise UsageError(f"wpl_update got agents outside 0..{num_agents - 1}; give agents of this policy.")
-    if host_actions.min() < -1 or (host_actions >= sizes).any():
+    if fault == 2:
         raise UsageError(f"wpl_update got actions outside -1..{width - 1}; give actions of this policy, -1 for none.")
 
     host_policy, host_baseline = policy.detach().cpu(), baseline.detach().cpu()

@@ -15,7 +15,7 @@ def one_by_one(blocks: LinearBlocks, x: torch.Tensor, actions: torch.Tensor) -> 
         if action == blocks.num_blocks:
             rows.append(row)
             continue
-        row = nn.functional.linear(row, blocks.weight[action], blocks.bias[action])
+        row = nn.functional.linear(row, *blocks.linear(action))
         rows.append(row.relu() if blocks.relu else row)
     return torch.stack(rows)
 
@@ -119,7 +119,7 @@ def test_outputs_follow_the_precision(way, monkeypatch):
         outputs = blocks(torch.randn(3, 4), actions)
     assert outputs.dtype == torch.bfloat16
     outputs.float().sum().backward()
-    assert blocks.weight[1].grad.dtype == torch.float32
+    assert blocks.blocks[1].grad.dtype == torch.float32
     assert blocks.to(torch.bfloat16)(torch.randn(3, 4).bfloat16(), actions).dtype == torch.bfloat16
 
 

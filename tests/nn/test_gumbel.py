@@ -19,7 +19,7 @@ def test_in_evaluation_a_sample_takes_the_block_of_the_highest_score() -> None:
     for v, task, logits in zip(x, tasks, network(x, tasks), strict=True):
         for depth in range(D):
             a = int(network.routers[depth](v[None], task[None]).argmax())
-            v = linear(v, network.blocks[depth].weight[a], network.blocks[depth].bias[a])
+            v = linear(v, *network.blocks[depth].linear(a))
             v = relu(v) if depth < D - 1 else v
         torch.testing.assert_close(logits, v)
 
@@ -42,7 +42,7 @@ def test_a_block_is_drawn_with_the_softmax_probability_of_its_score() -> None:
             parameter.zero_()
         network.routers[0].out.bias.copy_(torch.tensor([0.5, 0.3, 0.2]).log())
         for k in range(3):
-            network.blocks[0].bias[k].fill_(k)
+            network.blocks[0].linear(k)[1].fill_(k)
         drawn = network(torch.zeros(40_000, F), torch.zeros(40_000, dtype=torch.long))[:, 0]
     shares = drawn.round().long().bincount(minlength=3) / 40_000
     torch.testing.assert_close(shares, torch.tensor([0.5, 0.3, 0.2]), atol=0.01, rtol=0)
@@ -64,7 +64,7 @@ def test_gradient_of_the_router_is_that_of_the_chosen_share() -> None:
     expected = torch.zeros(T)
     for n in range(N):
         a = int(noisy[n].argmax())
-        inner = direction[n] @ linear(x[n], network.blocks[0].weight[a], network.blocks[0].bias[a])
+        inner = direction[n] @ linear(x[n], *network.blocks[0].linear(a))
         for k in range(T):
             expected[k] += inner.detach() * g[n, a] * (float(a == k) - g[n, k]) / 0.7
     torch.testing.assert_close(found, expected)
@@ -77,7 +77,7 @@ def test_gradient_reaches_routers_and_used_blocks_alone() -> None:
     network(x, tasks).square().sum().backward()
     assert all(router.out.weight.grad.any() and router.hidden.weight.grad.any() for router in network.routers)
     for layer in network.blocks:
-        moved = {k for k in range(50) if layer.weight[k].grad is not None}
+        moved = {k for k in range(50) if layer.blocks[k].grad is not None}
         assert moved == layer.active
         assert 0 < len(moved) <= N
 

@@ -21,7 +21,7 @@ def test_each_sample_goes_through_the_shared_layers_and_those_of_its_task(own: i
     assert len(shared) == D - own
     for v, task, logits in zip(x, tasks.tolist(), network(x, tasks), strict=True):
         maps = [(layer.weight, layer.bias) for layer in shared]
-        maps += [(layer.weight[task], layer.bias[task]) for layer in network.own]
+        maps += [layer.linear(task) for layer in network.own]
         for depth, (weight, bias) in enumerate(maps):
             v = linear(v, weight, bias)
             v = relu(v) if depth < D - 1 else v
@@ -53,8 +53,7 @@ def test_only_tasks_in_the_batch_get_a_gradient() -> None:
     network(x, torch.tensor([1, 3] * 6)).square().sum().backward()
     assert all(parameter.grad is not None for parameter in network.shared.parameters())
     for layer in network.own:
-        for values in (layer.weight, layer.bias):
-            assert [parameter.grad is not None for parameter in values] == [False, True, False, True]
+        assert [block.grad is not None for block in layer.blocks] == [False, True, False, True]
 
 
 @pytest.mark.parametrize("own", [-1, 4])

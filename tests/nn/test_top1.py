@@ -25,7 +25,7 @@ def reference(network: Top1Gating, x: torch.Tensor, tasks: torch.Tensor, gate: s
             counts[depth][a] += 1
             for k in range(K):
                 means[depth][k] += float(p[k]) / N
-            v = linear(v, network.blocks[depth].weight[a], network.blocks[depth].bias[a])
+            v = linear(v, *network.blocks[depth].linear(a))
             v = relu(v) if depth < D - 1 else v
             v = p[a] * v if gate == "value" else v
         outputs.append(v)
@@ -61,7 +61,7 @@ def test_the_balance_evens_out_a_lopsided_gate() -> None:
     network(x, tasks)[1].backward()
     gradient = network.gates[0].out.bias.grad
     assert gradient[0] > 0 and (gradient[1:] < 0).all()  # a step lowers the crowded block's score
-    assert all(weight.grad is None for weight in network.blocks[0].weight)
+    assert all(block.grad is None for block in network.blocks[0].blocks)
 
 
 @pytest.mark.parametrize("gate", ["value", "unit"])
@@ -75,7 +75,7 @@ def test_the_gate_learns_through_the_output_of_the_chosen_block(gate: str) -> No
     expected = torch.zeros(T)
     for n in range(N):
         a = int(p[n].argmax())
-        inner = direction[n] @ linear(x[n], network.blocks[0].weight[a], network.blocks[0].bias[a])
+        inner = direction[n] @ linear(x[n], *network.blocks[0].linear(a))
         for k in range(T):
             expected[k] += (inner * p[n, a] * (float(a == k) - p[n, k])).detach()
     torch.testing.assert_close(network.gates[0].out.bias.grad, expected)
@@ -88,7 +88,7 @@ def test_gradient_reaches_gates_and_used_blocks_alone() -> None:
     (logits.square().sum() + balance).backward()
     assert all(gate.out.weight.grad.any() and gate.hidden.weight.grad.any() for gate in network.gates)
     for layer in network.blocks:
-        moved = {k for k in range(50) if layer.weight[k].grad is not None}
+        moved = {k for k in range(50) if layer.blocks[k].grad is not None}
         assert moved == layer.active
         assert 0 < len(moved) <= N
 

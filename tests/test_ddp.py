@@ -78,6 +78,32 @@ def test_steps_and_metrics_count_once(ranks):
             assert (value * 200).item() == pytest.approx(round((value * 200).item()), abs=1e-3)
 
 
+def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
+    """Networks with momentum, a dispatcher's among them, learn from the states of all processes."""
+    router = "--model.init_args.router.init_args"
+    ranks = run(
+        tmp_path / "networks",
+        "fit",
+        f"--config={ROOT / 'configs' / 'digits_mtl_ddp.yaml'}",
+        f"{router}.agents=dispatched",
+        f"{router}.policy=MLPPolicy",
+        f"{router}.learner=REINFORCE",
+        f"{router}.learner.init_args.baseline=true",
+        f"{router}.learner.init_args.optimizer=torch.optim.SGD",
+        f"{router}.learner.init_args.optimizer.init_args.lr=0.1",
+        f"{router}.learner.init_args.optimizer.init_args.momentum=0.9",
+        "--trainer.max_steps=20",
+        "--trainer.limit_val_batches=1",
+    )
+    assert len(ranks) == 2 and ranks[0]["step"] == 20
+    assert {name.split(".")[0] for name in ranks[0]["router"]} >= {"decider", "dispatcher"}
+    for name, value in ranks[0]["router"].items():
+        assert torch.equal(value, ranks[1]["router"][name]), name
+    assert (ranks[0]["router"]["decider.learner.average_return"] != 0).all()
+    for ours, theirs in zip(ranks[0]["parameters"], ranks[1]["parameters"], strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_two_processes_equal_one_with_the_double_batch(tmp_path):
     """Same actions (a policy that is certain): the same policy bit for bit, the same blocks to float tolerance."""
     results = []

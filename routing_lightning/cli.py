@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 from rich.table import Table
 
+from routing_lightning.allocator import keep_freed_memory
 from routing_lightning.callbacks import BlockUsage, PolicyDynamics, PolicyHeatmap, RouteRecorder, RoutingMap
 from routing_lightning.callbacks.predictions import PredictionTable
 from routing_lightning.datamodules import MultiTaskDataModule
@@ -165,6 +166,7 @@ def main(args: ArgsType = None) -> RoutingCLI | None:
     warnings.filterwarnings("ignore", ".*have passed in a `LightningDataModule`. It will use the implementation from.*")
     # Metrics are added up over processes before they are logged.
     warnings.filterwarnings("ignore", ".*when logging on epoch level in distributed setting.*")
+    keep_freed_memory()
     words = sys.argv[1:] if args is None else args
     try:
         if isinstance(words, list) and run_command(words):

@@ -144,8 +144,12 @@ class RoutedClassifier(TaskClassifier):
         super().setup(stage)
         check_aggregator(self.aggregator, self.trainer)
         strategy = self.trainer.strategy
-        if not self.router.detach_state and (self.trainer.world_size > 1 or self.aggregator is not None):
-            raise UsageError("detach_state is false, which works in a single process and without aggregator only.")
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if not self.router.detach_state and (self.trainer.world_size > 1 or self.aggregator is not None or scaled):
+            raise UsageError(
+                "detach_state is false, which works in one process, without aggregator and not at precision 16-mixed; "
+                "set it to true, or leave those out."
+            )
         if isinstance(strategy, DDPStrategy):
             # A block may get samples on some ranks and not on others, or on none.
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
@@ -153,6 +157,12 @@ class RoutedClassifier(TaskClassifier):
         self._ddp_params_and_buffers_to_ignore = [
             f"network.router.{name}" for name in self.network.router.state_dict(keep_vars=True)
         ]
+
+    def on_fit_start(self) -> None:
+        """Gives all processes the router of the first one: without a seed they would have made different ones."""
+        super().on_fit_start()
+        if self.trainer.world_size > 1:
+            self.router.load_state_dict(self.trainer.strategy.broadcast(self.router.state_dict()))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Moves images and labels; tasks stay on the host, where the table is, so that routing never waits."""
@@ -257,6 +267,9 @@ class RoutedClassifier(TaskClassifier):
             # Looking through the blocks without samples would cost more the more blocks there are.
             groups[0]["params"] = self.parameters_in_use()
         if self.gradient_clip_val is not None:
+            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+            if scaler is not None:  # precision 16-mixed: the norm is that of the true gradient
+                scaler.unscale_(optimizer.optimizer)
             self.clip_gradients(optimizer.optimizer, self.gradient_clip_val, "norm")
         optimizer.step()
         optimizer.zero_grad()

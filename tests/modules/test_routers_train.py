@@ -117,7 +117,7 @@ def test_training_with_the_routers_gradient_changes_features_otherwise(kind):
 def test_the_routers_gradient_may_not_cross_processes_or_aggregators():
     pytest.importorskip("torchjd", reason="the extra jd is not installed")
     router = Router(MLPPolicy(8), REINFORCE(), detach_state=False)
-    with pytest.raises(UsageError, match="detach_state is false, which works in a single process and without aggreg"):
+    with pytest.raises(UsageError, match="detach_state is false, which works in one process, without aggregator"):
         fit(toy_model(router=router, aggregator="torchjd.aggregation.PCGrad"))
 
 

@@ -19,7 +19,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
-    """The optimizer of the paper (section 3): SGD with learning rate 1e-2, no momentum."""
+    """The optimizer of the paper (section 4): SGD with learning rate 1e-2, no momentum."""
     return torch.optim.SGD(parameters, lr=1e-2)
 
 
@@ -41,7 +41,7 @@ class TaskClassifier(L.LightningModule):
     Args:
         num_tasks: T, number of tasks, at least 1.
         num_classes: C, the largest number of labels of a task, at least 2.
-        optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 3) by default.
+        optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
 

@@ -17,7 +17,7 @@ from routing_lightning.nn.blocks import ModuleBlocks
 
 
 class MultiTaskClassifier(TaskClassifier):
-    """A multi-task network on top of features, trained by the gradient of the loss (paper, section 3: the baselines).
+    """A multi-task network on top of features, trained by the gradient of the loss (paper, section 4: the baselines).
 
     The network gets the features and the tasks and gives the logits (N, C), or a pair of the logits and an auxiliary
     loss, a scalar that is added to the mean cross-entropy in training. Only the cross-entropy counts for ``train/loss``
@@ -33,7 +33,7 @@ class MultiTaskClassifier(TaskClassifier):
             :class:`~routing_lightning.nn.TaskSpecific`.
         shared_features: whether all tasks share the features; otherwise each has its own, with the same first weights.
             They then normalise over the batch's samples of their task: enlarge the batch so that there are some.
-        optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 3) by default.
+        optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         aggregator: combines the gradients of the tasks: a class of torchjd by its path, such as

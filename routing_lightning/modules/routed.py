@@ -23,7 +23,7 @@ from routing_lightning.routers import Router, Trace, correctness_reward
 def paper_layers(
     features: int, num_classes: int, depth: int, hidden: int, num_blocks: Sequence[int]
 ) -> list[LinearBlocks]:
-    """The paper's routed layers: (features -> hidden), (hidden -> hidden) ..., (hidden -> classes) (section 3).
+    """The paper's routed layers: (features -> hidden), (hidden -> hidden) ..., (hidden -> classes) (section 4).
 
     Args:
         features: size of the feature vector.
@@ -61,8 +61,8 @@ class RoutedClassifier(TaskClassifier):
         allow_pass: whether the recurrent steps have PASS, which leaves the activation as it is.
         layers: sets of blocks in place of the paper's; ``depth``, ``hidden`` and ``num_blocks`` then do not count.
         final_reward: ``"correct"``: +1 for a right prediction, -1 for a wrong one; ``"negative_loss"``: minus the loss
-            of the sample (paper, section 2.2.1).
-        optimizer: makes the optimizer of features and blocks; SGD with lr 1e-2 (paper, section 3) by default.
+            of the sample (paper, section 3.1.1).
+        optimizer: makes the optimizer of features and blocks; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own

@@ -1,4 +1,4 @@
-"""Sets of function blocks, and the dispatch of a batch to its blocks (paper, section 2)."""
+"""Sets of function blocks, and the dispatch of a batch to its blocks (paper, section 3)."""
 
 from collections.abc import Iterator, Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""SimpleConvNet, the feature extractor of the paper (section 3)."""
+"""SimpleConvNet, the feature extractor of the paper (section 4)."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from routing_lightning.errors import UsageError
 class SimpleConvNet(nn.Module):
     """Four convolutions (3x3, 32 filters), each with batch normalisation, ReLU and 2x2 max-pooling.
 
-    The convolutional part of the paper's SimpleConvNet (section 3, taken from Ravi & Larochelle, 2017). Pooling is left
+    The convolutional part of the paper's SimpleConvNet (section 4, taken from Ravi & Larochelle, 2017). Pooling is left
     out once the picture is one pixel wide, so that 8x8 digits work too. A 32x32 image gives 128 features, 28x28 gives
     32, 84x84 gives 800.
 

@@ -1,4 +1,4 @@
-"""Cross-stitch networks (Misra et al., 2016; paper, section 3)."""
+"""Cross-stitch networks (Misra et al., 2016; paper, section 4)."""
 
 import torch
 from torch import Tensor, nn

@@ -12,7 +12,7 @@ from routing_lightning.errors import UsageError
 def layer_sizes(
     in_features: int, num_tasks: int, num_classes: int, hidden: int, depth: int
 ) -> list[tuple[int, int, bool]]:
-    """Sizes of the fully connected layers of the paper's networks (section 3), checked.
+    """Sizes of the fully connected layers of the paper's networks (section 4), checked.
 
     Args:
         in_features: size of the feature vector, at least 1.
@@ -86,7 +86,7 @@ class StackedLinear(nn.Module):
 
 
 class TaskMLP(nn.Module):
-    """Scores from state and task: an MLP of two layers on concat(v, one-hot(t)) (paper, section 2.2.2).
+    """Scores from state and task: an MLP of two layers on concat(v, one-hot(t)) (paper, section 3.1.2).
 
     Args:
         in_features: size of v.

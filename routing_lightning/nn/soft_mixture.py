@@ -1,4 +1,4 @@
-"""Soft routing: an attention over the blocks of each layer in place of a choice (paper, section 3)."""
+"""Soft routing: an attention over the blocks of each layer in place of a choice (paper, section 4)."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Static sharing: layers that all tasks share, then layers of each task's own (paper, section 3)."""
+"""Static sharing: layers that all tasks share, then layers of each task's own (paper, section 4)."""
 
 from torch import Tensor, nn
 
@@ -8,7 +8,7 @@ from routing_lightning.nn.layers import layer_sizes
 
 
 class TaskSpecific(nn.Module):
-    """Fully connected layers, of which the last ones exist once per task (paper, section 3).
+    """Fully connected layers, of which the last ones exist once per task (paper, section 4).
 
     ``own_layers=1`` is the paper's task specific-1-fc, ``own_layers=depth`` its task specific-all-fc, and
     ``own_layers=0`` the control without anything task-specific: all tasks share one network and one output layer of

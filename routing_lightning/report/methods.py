@@ -31,7 +31,7 @@ APART = (
 
 
 def paper_values() -> dict[tuple[str, str], dict[int, float]]:
-    """The paper's Table 4: accuracy in [0, 1] by (data set, method) and epoch."""
+    """The paper's table of numeric results (appendix): accuracy in [0, 1] by (data set, method) and epoch."""
     text = files("routing_lightning.report").joinpath("paper_table4.csv").read_text()
     return {
         (row["dataset"], row["method"]): {epoch: float(row[f"epoch_{epoch}"]) / 100 for epoch in EPOCHS}

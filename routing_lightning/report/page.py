@@ -152,7 +152,7 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
             curves.append(Curve(name, np.array(epochs), values, np.zeros(len(values)), dashed=True, colour=colour))
     if not curves:
         return "<p>No accuracy was logged yet.</p>"
-    caption = "Mean over seeds, the band is one standard deviation; dotted: the paper's Table 4 (test set)."
+    caption = "Mean over seeds, the band is one standard deviation; dotted: the paper's table of results (test set)."
     plot = _figure(accuracy_curves(curves, f"Accuracy on {dataset}"), caption, f"accuracy curves on {dataset}")
     return plot + _against_paper(groups, paper)
 
@@ -170,7 +170,7 @@ def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) 
         if method not in {group.method for group in groups}:
             cells = ["-" + _paper(values, epoch) for epoch in EPOCHS]
             rows.append([_text(method), "0", "-", *cells, "-"])
-    caption = "Accuracy in %" + ("; in brackets the paper's Table 4 (test set, mean of 3 runs)" if paper else "")
+    caption = "Accuracy in %" + ("; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else "")
     return _table(head, rows, caption)
 
 

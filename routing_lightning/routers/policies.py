@@ -1,4 +1,4 @@
-"""Policies: what maps a state (v, t, d) to one number per action (paper, section 2.2.2)."""
+"""Policies: what maps a state (v, t, d) to one number per action (paper, section 3.1.2)."""
 
 from typing import Literal
 
@@ -31,7 +31,7 @@ class Policy(nn.Module):
 
 
 class TabularPolicy(HostModule, Policy):
-    """One table (depth x action) per agent (paper, section 2.2.2): the state used is (t, d).
+    """One table (depth x action) per agent (paper, section 3.1.2): the state used is (t, d).
 
     Attributes:
         table: (A, D, K) float32 on the host; made by :meth:`build`. Part of the checkpoint.
@@ -66,7 +66,7 @@ class TabularPolicy(HostModule, Policy):
 
 
 class MLPPolicy(FixedPrecisionModule, Policy):
-    """Two-layer networks that see the activation v and the task t (paper, section 2.2.2 and section 3).
+    """Two-layer networks that see the activation v and the task t (paper, section 3.1.2 and section 4).
 
     Each agent has networks of its own; the input is concat(v, one-hot(t)).
 

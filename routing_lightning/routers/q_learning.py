@@ -1,4 +1,4 @@
-"""Q-learning (Watkins, 1989), for tables and networks (paper, section 2.2.2)."""
+"""Q-learning (Watkins, 1989), for tables and networks (paper, section 3.1.2)."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""REINFORCE (Williams, 1992), for tables and networks (paper, section 2.2.2)."""
+"""REINFORCE (Williams, 1992), for tables and networks (paper, section 3.1.2)."""
 
 import torch
 from torch import Tensor

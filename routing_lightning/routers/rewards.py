@@ -1,4 +1,4 @@
-"""Rewards and returns of a routing decision (paper, section 2.2.1 and Algorithm 3)."""
+"""Rewards and returns of a routing decision (paper, section 3.1.1 and Algorithm 3)."""
 
 from typing import Literal
 
@@ -44,7 +44,7 @@ def correctness_reward(predictions: Tensor, labels: Tensor) -> Tensor:
 
 
 class CollaborationReward(HostModule):
-    """Immediate reward for blocks that are chosen often already (paper, section 2.2.1).
+    """Immediate reward for blocks that are chosen often already (paper, section 3.1.1).
 
     ``r_i = rho * average``, the average being, per depth, over all decisions so far, this one included, of the
     probability that the router gave the chosen action, or of how often it was chosen (NOTES 16).

@@ -1,4 +1,4 @@
-"""Router: agents x policy x learner (paper, section 2.2.2 and Figure 3)."""
+"""Router: agents x policy x learner (paper, section 3.1.2 and Figure 3)."""
 
 import copy
 from dataclasses import replace
@@ -115,7 +115,7 @@ class Router(nn.Module):
         collaboration: rho, weight of the collaboration reward, in [0, 1] (paper: 0.3 for MNIST-MTL, else 0).
         collaboration_by: ``"probability"`` or ``"frequency"``, see :class:`CollaborationReward`.
         detach_state: whether the router's gradient stops at its input. If not, it flows into the blocks and features
-            that produced the input (paper, end of section 2.2.2).
+            that produced the input (paper, end of section 3.1.2).
 
     Raises:
         UsageError: if a value is out of its range or the combination makes no sense.

@@ -243,7 +243,7 @@ class WPL(Learner):
 
 
 class ApproximateWPL(GradientLearner):
-    """WPL carried over to policies with a gradient, which the paper leaves as future work (section 2.2.2).
+    """WPL carried over to policies with a gradient, which the paper leaves as future work (section 3.1.2).
 
     Algorithm 3 adds ``lambda * delta * w(pi(a))`` to the probability of the action taken, with
     ``delta = R - average return`` and the weight w of the scaling (``printed``: pi for a gain, 1 - pi for a loss;

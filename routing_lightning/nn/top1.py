@@ -11,7 +11,7 @@ from routing_lightning.nn.layers import TaskMLP, count_blocks, layer_sizes
 
 
 class Top1Gating(nn.Module):
-    """Hard routing of the paper's blocks by a gate, as in the Switch Transformer (Fedus et al., 2021, section 3).
+    """Hard routing of the paper's blocks by a gate, as in the Switch Transformer (Fedus et al., 2021, section 2).
 
     With p the softmax over the scores of an MLP of two layers on concat(v, one-hot(t)), a sample takes the block
     ``a = argmax p`` and the layer gives ``p_a y_a`` (equation 2), through which the gate learns. Each layer adds the

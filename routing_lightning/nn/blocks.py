@@ -112,9 +112,11 @@ class LinearBlocks(Blocks):
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
         """Affine maps, and ReLU: (N, in_features) -> (N, out_features)."""
-        # Indexing a ParameterList costs a microsecond each time, which many small blocks would feel.
-        blocks = cast(list[Tensor], list(self.blocks._parameters.values()))
-        return routed_linear(x, route, [blocks[block] for block in route.blocks], self.relu)
+        return routed_linear(x, route, [self._block(block) for block in route.blocks], self.relu)
+
+    def _block(self, block: int) -> nn.Parameter:
+        # Indexing the ParameterList itself takes microseconds, which many small blocks would feel.
+        return cast(nn.Parameter, self.blocks._parameters[str(block)])
 
     def linear(self, block: int) -> tuple[Tensor, Tensor]:
         """Weight (out_features, in_features) and bias (out_features,) of one block, as ``nn.Linear`` has them.
@@ -125,7 +127,7 @@ class LinearBlocks(Blocks):
 
     def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
         """The parameter of one block."""
-        yield self.blocks[block]
+        yield self._block(block)
 
 
 class ModuleBlocks(Blocks):

@@ -1,8 +1,11 @@
 import copy
+import csv
+from typing import ClassVar
 
 import pytest
 import torch
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from routing_lightning.errors import UsageError
@@ -240,3 +243,26 @@ def test_impossible_options_are_refused(option, value):
 def test_a_negative_learning_rate_is_told_before_the_first_batch():
     with pytest.raises(UsageError, match="learning rate: -1"):
         fit(toy_model(optimizer=lambda p: torch.optim.SGD(p, lr=-1)))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_loss_shown_at_a_step_is_that_of_its_batch(accumulate, tmp_path):
+    class Keep(Callback):
+        losses: ClassVar[list[float]] = []
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            self.losses.append(outputs["loss"].item())
+
+    Keep.losses = []
+    logger = CSVLogger(tmp_path)
+    fit(
+        toy_model(accumulate_grad_batches=accumulate),
+        logger=logger,
+        callbacks=[Keep()],
+        max_epochs=3,
+        log_every_n_steps=4,
+    )
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["train/loss_step"]]
+    shown = {int(row["step"]): float(row["train/loss_step"]) for row in rows}
+    assert shown == {step: pytest.approx(Keep.losses[step]) for step in (3, 7, 11, 15)}

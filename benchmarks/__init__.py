@@ -1,0 +1,1 @@
+"""Speed, memory and scaling, measured side by side. ``python -m benchmarks --help`` says more."""

@@ -1,0 +1,43 @@
+"""Command line of the benchmarks.
+
+Example:
+    python -m benchmarks                          # all
+    python -m benchmarks step wpl --quick         # two of them, a first look
+    python -m benchmarks step --device cuda
+    python -m benchmarks fit input --root data    # on real data
+
+Each writes a JSON and a Markdown file to ``benchmarks/results``.
+"""
+
+import argparse
+import importlib
+
+import torch
+
+from benchmarks.harness import Options, write
+
+NAMES = ("step", "blocks", "fit", "wpl", "input", "ddp", "dispatch")
+
+
+def main() -> None:
+    """Runs the named benchmarks one after the other."""
+    parser = argparse.ArgumentParser("benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"any of {', '.join(NAMES)}; all by default")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch, 1 by default")
+    parser.add_argument("--quick", action="store_true", help="rougher, and without the largest sizes")
+    parser.add_argument("--root", help="folder of the data for fit and input; synthetic pictures by default")
+    words = parser.parse_args()
+    unknown = set(words.names) - set(NAMES)
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; give any of {', '.join(NAMES)}")
+    options = Options(words.device, words.threads, words.quick, words.root)
+    torch.set_num_threads(options.threads)
+    for name in words.names or NAMES:
+        tables = importlib.import_module(f"benchmarks.{name}").run(options)
+        write(name, tables, options)
+        print(f"## {name}\n\n" + "\n".join(table.markdown() for table in tables), flush=True)
+
+
+if __name__ == "__main__":
+    main()

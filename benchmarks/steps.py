@@ -1,0 +1,110 @@
+"""Training steps of the networks that are compared, in plain PyTorch: all see the same batch in the same way."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from routing_lightning.metrics import TaskMetrics
+from routing_lightning.modules.routed import paper_layers
+from routing_lightning.nn import RoutingNetwork, SimpleConvNet
+from routing_lightning.routers import WPL, Router, TabularPolicy, correctness_reward
+
+CLASSES = 5
+HIDDEN = 128
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+def batch_of(size: int, num_tasks: int, device: str, channels_last: bool = True) -> Batch:
+    """Noise of the shape of CIFAR: images on the device, tasks on the host, labels on the device."""
+    images = torch.randn(size, 3, 32, 32, device=device)
+    images = images.contiguous(memory_format=torch.channels_last) if channels_last else images
+    return images, torch.randint(num_tasks, (size,)), torch.randint(CLASSES, (size,), device=device)
+
+
+def sgd(parameters: Iterator[nn.Parameter] | list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of all contestants."""
+    return torch.optim.SGD(parameters, lr=1e-2)
+
+
+def fully_connected(features: int) -> nn.Sequential:
+    """The unrouted counterpart of the routed layers: as many layers of the same sizes, one block each."""
+    layers = [nn.Linear(features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(HIDDEN, CLASSES))
+
+
+def textbook_convnet() -> nn.Sequential:
+    """SimpleConvNet as a user would write it: contiguous, ReLU before pooling."""
+    layers: list[nn.Module] = []
+    for channels in (3, 32, 32, 32):
+        layers += [nn.Conv2d(channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def plain_step(features: nn.Module, head: nn.Module, device: str) -> Callable[[Batch], None]:
+    """What a user would write without routing: forward, backward, optimizer, and nothing counted."""
+    network = nn.Sequential(features, head).to(device)
+    optimizer = sgd(network.parameters())
+
+    def step(batch: Batch) -> None:
+        images, _, labels = batch
+        cross_entropy(network(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def task_step(make: Callable[..., nn.Module], num_tasks: int, device: str) -> Callable[[Batch], None]:
+    """A step of a network that takes ``(x, tasks)``, such as the baselines."""
+    features = SimpleConvNet().to(device)
+    network = make(features.out_features, num_tasks, CLASSES).to(device)
+    optimizer = sgd([*features.parameters(), *network.parameters()])
+
+    def step(batch: Batch) -> None:
+        images, tasks, labels = batch
+        cross_entropy(network(features(images), tasks), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+class RoutedStep:
+    """The step of ``RoutedClassifier``: forward, backward, optimizer, WPL and metrics, without a Trainer.
+
+    Args:
+        num_tasks: T.
+        num_blocks: K, of each of the three layers.
+        device: where features and blocks are.
+    """
+
+    def __init__(self, num_tasks: int, num_blocks: int, device: str) -> None:
+        self.features = SimpleConvNet().to(device)
+        self.router = Router(TabularPolicy(), WPL())
+        layers = paper_layers(self.features.out_features, CLASSES, 3, HIDDEN, [num_blocks] * 3)
+        self.network = RoutingNetwork(layers, self.router, num_tasks).to(device)
+        self.metrics = TaskMetrics(num_tasks).to(device)
+        own = {id(parameter) for parameter in self.router.parameters()}
+        blocks = [parameter for parameter in self.network.parameters() if id(parameter) not in own]
+        self.optimizer = sgd([*self.features.parameters(), *blocks])
+
+    def __call__(self, batch: Batch) -> Any:
+        images, tasks, labels = batch
+        logits, trace = self.network(self.features(images), tasks, explore=True)
+        losses = cross_entropy(logits, labels, reduction="none")
+        predictions = logits.argmax(1)
+        losses.mean().backward()
+        group = self.optimizer.param_groups[0]
+        everything = group["params"]
+        group["params"] = [*self.features.parameters(), *self.network.active_parameters()]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        group["params"] = everything
+        self.network.reset_active()
+        trace.final_reward = correctness_reward(predictions, labels).cpu()
+        self.router.learn(trace)
+        self.metrics.update(losses.detach(), predictions == labels, tasks.to(labels.device, non_blocking=True))
+        return trace

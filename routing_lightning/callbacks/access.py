@@ -60,16 +60,18 @@ class Interval:
         every: the number, at least 1.
         option: name of the option, for the error.
         base: the base, at least 2.
+        first: the power to begin with.
 
     Raises:
         UsageError: if ``every`` is below 1.
     """
 
-    def __init__(self, every: int, option: str, base: int) -> None:
+    def __init__(self, every: int, option: str, base: int, first: int = 1) -> None:
         if every < 1:
             raise UsageError(f"{option} is {every}; give at least 1, or leave the callback out.")
         self.every = every
         self.base = base
+        self.first = first
         self.last = 0
 
     def due(self, count: int) -> bool:
@@ -77,7 +79,7 @@ class Interval:
         last, self.last = self.last, max(count, self.last)
         if count // self.every > last // self.every:
             return True
-        power = 1
+        power = self.first
         while power <= last:
             power *= self.base
         return power <= min(count, self.every)
@@ -93,7 +95,9 @@ def every_steps(every: int, callback: str) -> Interval:
 
 
 class Epochs(Interval):
-    """Interval of epochs: 1, 2, 4, ..., then every so many, and the last one.
+    """Interval of epochs: 2, 4, ..., then every so many, and the last one.
+
+    Not the first, which has most to log otherwise.
 
     Args:
         every: the number, at least 1.
@@ -104,7 +108,7 @@ class Epochs(Interval):
     """
 
     def __init__(self, every: int, callback: str) -> None:
-        super().__init__(every, f"every_n_epochs of {callback}", base=2)
+        super().__init__(every, f"every_n_epochs of {callback}", base=2, first=2)
 
     def over(self, trainer: L.Trainer) -> bool:
         """Whether it is due at the end of the current epoch."""

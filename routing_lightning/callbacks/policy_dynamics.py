@@ -15,7 +15,7 @@ class PolicyDynamics(RouteCallback):
 
     Logs the scalars ``policy/depth_<d>/block_<k>/<task>`` at step 1, 4, 16, ... and then every ``every_n_steps`` steps;
     TensorBoard's custom scalars show them in one chart. The same as a figure, ``policy_dynamics/depth_<d>/block_<k>``,
-    after epoch 1, 2, 4, ..., then every ``every_n_epochs`` epochs, and the last.
+    after epoch 2, 4, ..., then every ``every_n_epochs`` epochs, and the last.
 
     Needs a :class:`RouteRecorder` before it in the list of callbacks.
 

@@ -13,7 +13,7 @@ class PolicyHeatmap(RouteCallback):
 
     - ``policy/depth_<d>``: tasks x blocks, colour = probability, at step 0, 1, 4, 16, ..., then every
       ``every_n_steps`` steps, and together with the next. The step slider plays the evolution.
-    - ``policy_evolution/depth_<d>/<task>``: time x blocks, after epoch 1, 2, 4, ..., then every ``every_n_epochs``
+    - ``policy_evolution/depth_<d>/<task>``: time x blocks, after epoch 2, 4, ..., then every ``every_n_epochs``
       epochs, and the last.
 
     Needs a :class:`RouteRecorder` before it in the list of callbacks.

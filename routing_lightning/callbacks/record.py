@@ -33,6 +33,14 @@ def shares(counts: np.ndarray) -> np.ndarray:
     return np.divide(counts, totals, out=np.zeros(counts.shape, np.float32), where=totals > 0)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(content)
+    os.replace(part, path)
+
+
 @dataclass
 class RouteRecord:
     """What the router of a run did, over time.
@@ -137,10 +145,7 @@ class RouteRecord:
 
     def save(self, path: Path) -> None:
         """Writes the file at once: a reader sees the old or the new one, never a part."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        part.write_bytes(self.to_bytes())
-        os.replace(part, path)
+        write_whole(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> "RouteRecord":

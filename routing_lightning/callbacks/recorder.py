@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
-from routing_lightning.callbacks.record import FILE_NAME, RouteRecord
+from routing_lightning.callbacks.record import FILE_NAME, RouteRecord, write_whole
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.gather import gather_rows
 from routing_lightning.routers import Router
@@ -69,6 +69,7 @@ class RouteRecorder(L.Callback):
         self._buffer: list[tuple[Tensor, Tensor]] = []  # tasks and actions of batches not counted yet
         self._validation: list[Tensor] = []
         self._routes = (np.zeros((0, 0), np.int64), np.zeros(0, np.int64), 0)
+        self._packed: tuple[tuple[int, int], bytes] = ((-2, -2), b"")
         self._router: Router | None = None
         self._path: Path | None = None
 
@@ -91,12 +92,19 @@ class RouteRecorder(L.Callback):
             route_step=self._routes[2],
         )
 
+    def _content(self) -> bytes:
+        """The history as a file; kept until there is a new snapshot, as checkpoint and file both need it."""
+        key = (self._snapshots[-1].step if self._snapshots else -1, self._routes[2])
+        if self._packed[0] != key:
+            self._packed = key, self.record().to_bytes()
+        return self._packed[1]
+
     def state_dict(self) -> dict[str, Any]:
         """The history as the bytes of its file, and the counts since its end."""
         if self._router is None:
             return {}
         self._count()
-        content = np.frombuffer(self.record().to_bytes(), np.uint8)
+        content = np.frombuffer(self._content(), np.uint8)
         return {
             "record": torch.from_numpy(content.copy()),
             "pending": torch.from_numpy(self._pending.copy()),
@@ -112,6 +120,7 @@ class RouteRecorder(L.Callback):
         self._pending = state_dict["pending"].numpy().copy()
         self._total = record.counts.sum(0) + self._pending
         self._buffer.clear()
+        self._packed = (-2, -2), b""
         self.thinned = int(state_dict["thinned"])
 
     def _clear(self, shape: tuple[int, ...]) -> None:
@@ -120,6 +129,7 @@ class RouteRecorder(L.Callback):
         self._snapshots.clear()
         self._buffer.clear()
         self._routes = np.zeros((0, 1 + shape[1]), np.int64), np.zeros(0, np.int64), 0
+        self._packed = (-2, -2), b""
         self.thinned = 0
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -262,7 +272,7 @@ class RouteRecorder(L.Callback):
     def save(self) -> None:
         """Writes the file, if there is a place and something to write."""
         if self._router is not None and self._path is not None and self._snapshots:
-            self.record().save(self._path)
+            write_whole(self._path, self._content())
 
 
 STAGES = ("val", "train")

@@ -13,7 +13,7 @@ WIDEST = 1400  # pixels of a picture, about
 class RoutingMap(RouteCallback):
     """The routing map (paper): tasks on top, a row of blocks per depth, and the routes between.
 
-    Logged as ``routing_map`` after epoch 1, 2, 4, ..., then every ``every_n_epochs`` epochs, and the last. For policies
+    Logged as ``routing_map`` after epoch 2, 4, ..., then every ``every_n_epochs`` epochs, and the last. For policies
     that are tables it shows the most probable route of each task; for routers that look at the activations, the routes
     that were counted in the last validation. If no route has changed, the last picture is logged again.
 

@@ -224,7 +224,7 @@ class RoutedClassifier(TaskClassifier):
         self.count("train", losses, predictions == labels, tasks)
         loss = losses.detach().mean()
         # Lightning takes longer to note a number than we to learn from a batch, and shows every n-th one only.
-        every = self.trainer.log_every_n_steps
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if batch_idx == 0 or (every > 0 and (self.trainer.fit_loop.total_batch_idx + 1) % every == 0):
             self.log("train/loss_step", loss, prog_bar=True)
         return {"loss": loss, "trace": trace}

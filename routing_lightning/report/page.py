@@ -170,7 +170,9 @@ def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) 
         if method not in {group.method for group in groups}:
             cells = ["-" + _paper(values, epoch) for epoch in EPOCHS]
             rows.append([_text(method), "0", "-", *cells, "-"])
-    caption = "Accuracy in %" + ("; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else "")
+    caption = "Accuracy in %" + (
+        "; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else ""
+    )
     return _table(head, rows, caption)
 
 

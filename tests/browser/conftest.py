@@ -12,12 +12,12 @@ DRIVER = shutil.which("chromedriver")
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Path:
-    """Folder of two epochs of the digits, with all callbacks at short intervals."""
+    """Folder of four short epochs of the digits, with all callbacks as shipped."""
     from routing_lightning.cli import main
 
     root = tmp_path_factory.mktemp("digits")
     config = Path(__file__).parents[2] / "configs" / "digits_mtl.yaml"
-    limits = ["--trainer.max_epochs=2", "--trainer.limit_train_batches=40", "--trainer.accelerator=cpu"]
+    limits = ["--trainer.max_epochs=4", "--trainer.limit_train_batches=20", "--trainer.accelerator=cpu"]
     quiet = ["--trainer.enable_progress_bar=false", f"--trainer.default_root_dir={root}"]
     return Path(main(["fit", f"--config={config}", *limits, *quiet]).trainer.log_dir)
 

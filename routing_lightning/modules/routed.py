@@ -70,6 +70,8 @@ class RoutedClassifier(TaskClassifier):
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
         aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        compile_features: whether the features go through ``torch.compile``, which needs a C++ compiler on the CPU and
+            takes up to a minute at the first batch (docs/performance.md says what it gains).
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -94,6 +96,7 @@ class RoutedClassifier(TaskClassifier):
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
         aggregator: str | dict[str, Any] | nn.Module | None = None,
+        compile_features: bool = False,
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
@@ -108,6 +111,8 @@ class RoutedClassifier(TaskClassifier):
         self.gradient_clip_val = gradient_clip_val
         self.accumulate_grad_batches = accumulate_grad_batches
         self.features = features
+        if compile_features:
+            self.features.compile()  # in place: names in checkpoints stay
         if layers is None:
             if depth < 1:
                 raise UsageError(f"depth is {depth}; give at least 1 routed layer.")
@@ -292,13 +297,23 @@ class RoutedClassifier(TaskClassifier):
             scheduler = config.scheduler
             if (scheduler.optimizer is not self.trainer.optimizers[0]) != of_router:
                 continue
-            if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                scheduler.step()
+            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step(self.monitored(scheduler))
                 continue
-            if config.monitor not in self.trainer.callback_metrics:
-                names = ", ".join(sorted(self.trainer.callback_metrics))
-                raise UsageError(f"lr_scheduler monitors {config.monitor!r}, which is not logged; give one of {names}.")
-            scheduler.step(self.trainer.callback_metrics[config.monitor])
+            try:
+                scheduler.step()
+            except ValueError as error:
+                raise UsageError(
+                    f"lr_scheduler {type(scheduler).__name__} stops: {error}; mend its init_args."
+                ) from error
+
+    def monitored(self, scheduler: Any) -> Tensor:
+        """The metric that a scheduler watches (Lightning drops its name for modules that optimize manually)."""
+        metrics = self.trainer.callback_metrics
+        if scheduler.monitor not in metrics:
+            names = ", ".join(name for name in sorted(metrics) if "/acc_task/" not in name)
+            raise UsageError(f"lr_scheduler monitors {scheduler.monitor!r}, which is not logged; give one of {names}.")
+        return metrics[scheduler.monitor]
 
     def on_train_epoch_end(self) -> None:
         """Reports the epoch and steps the scheduler if it goes by epochs."""

@@ -155,8 +155,9 @@ def routed_linear(x: Tensor, route: Route, blocks: list[Tensor], relu: bool) -> 
     Returns:
         (N, out), in the order of ``x``. Under autocast in its lower precision, as ``nn.Linear`` does.
     """
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.to(torch.get_autocast_dtype(x.device.type))
     function = _PaddedLinear if padding_wins(route, blocks[0].shape[1], x.device) else _SegmentLinear
-    with torch.autocast(x.device.type, enabled=False):
+    kind = x.device.type
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return function.apply(x, route, relu, *blocks)
+    with torch.autocast(kind, enabled=False):
+        return function.apply(x.to(torch.get_autocast_dtype(kind)), route, relu, *blocks)

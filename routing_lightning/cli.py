@@ -140,6 +140,13 @@ class RoutingCLI(LightningCLI):
 
 def usage_error(error: BaseException) -> BaseException | None:
     """The user's mistake behind an error, if there is one: jsonargparse wraps what a constructor raises."""
+    if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
+        detail = " ".join(str(error).splitlines()[1:2]).strip()
+        return UsageError(f"the checkpoint does not fit the model ({detail}); give the config of its run, or none.")
+    if isinstance(error, RuntimeError) and "conditioned on metric" in str(error):
+        return UsageError(" ".join(str(error).split()))
+    if isinstance(error, OSError) and error.filename is not None:
+        return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (UsageError, MisconfigurationException)):
@@ -177,12 +184,13 @@ def main(args: ArgsType = None) -> RoutingCLI | None:
             subclass_mode_model=True,
             subclass_mode_data=True,
             save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},  # a folder is used again where no logger makes a new one
             parser_class=SentenceParser,
             auto_configure_optimizers=False,
             parser_kwargs={"epilog": OTHER_COMMANDS},
             args=words,
         )
-    except (ValueError, MisconfigurationException) as error:
+    except (ValueError, RuntimeError, OSError, MisconfigurationException) as error:
         mistake = usage_error(error)
         if mistake is None:
             raise

@@ -161,3 +161,26 @@ def test_no_command_is_told(capsys):
 
 def test_other_messages_stay_whole():
     assert one_sentence("something\nelse") == "something; or else"
+
+
+def test_a_checkpoint_of_another_model_is_told(run, tmp_path, capsys):
+    sentence = refused(
+        capsys, "validate", f"--ckpt_path={checkpoint_of(run)}", "--model.init_args.hidden=8",
+        f"--trainer.default_root_dir={tmp_path}",
+    )  # fmt: skip
+    assert "does not fit the model" in sentence
+
+
+def test_validation_takes_the_splits_of_the_checkpoint(run, tmp_path):
+    options = ["--data.init_args.val_fraction=0.5", f"--trainer.default_root_dir={tmp_path}"]
+    cli = main(["validate", f"--ckpt_path={checkpoint_of(run)}", *options])
+    assert len(cli.datamodule.val_dataset) == len(cli.datamodule.test_dataset)
+
+
+def test_a_run_without_logger_can_be_repeated(tmp_path):
+    for _ in range(2):
+        short_fit(tmp_path, "--trainer.logger=false")
+
+
+def test_an_unwritable_folder_of_the_report_is_told(run, capsys):
+    assert "/dev/null" in refused(capsys, "report", str(run), "--out", "/dev/null/report")

@@ -224,8 +224,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return (image.to(torch.float32).mul_(scale).add_(shift), *rest)
 
     def state_dict(self) -> dict[str, Any]:
-        """The seed of the splits, so that a checkpoint is judged on data that it was not trained on."""
-        return {"split_seed": self.split_seed}
+        """What the splits depend on, so that a checkpoint is judged on data that it was not trained on."""
+        return {"split_seed": self.split_seed, "val_fraction": self.val_fraction}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the splits of the saved run; loaded data are loaded again if these differ.
@@ -250,6 +250,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
     def restore(self, state_dict: dict[str, Any]) -> None:
         """Set what `load_data` depends on from a saved state."""
         self.split_seed = state_dict["split_seed"]
+        self.val_fraction = state_dict.get("val_fraction", self.val_fraction)
 
     def _scale_and_shift(self, device: torch.device) -> tuple[Tensor, Tensor]:
         # kept from batch to batch: copying constants to the device would make each step wait for it

@@ -9,6 +9,7 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -141,6 +142,9 @@ class TaskClassifier(L.LightningModule):
         """
         try:
             optimizer = self.make_optimizer(self.trained_parameters())
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise ValueError("LBFGS evaluates the loss several times per step, which is not supported here")
+            self.configured = dict(optimizer.defaults)
             if self.make_lr_scheduler is None:
                 return optimizer
             scheduler = self.make_lr_scheduler(optimizer)
@@ -148,6 +152,12 @@ class TaskClassifier(L.LightningModule):
             raise UsageError(
                 f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
             ) from error
+        plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        if plateau and not hasattr(scheduler, "monitor"):
+            raise UsageError(
+                "lr_scheduler ReduceLROnPlateau of torch does not say what it monitors; use "
+                "lightning.pytorch.cli.ReduceLROnPlateau with monitor, for example val/loss."
+            )
         config: dict[str, Any] = {"scheduler": scheduler, "interval": self.lr_interval}
         if hasattr(scheduler, "monitor"):
             config["monitor"] = scheduler.monitor
@@ -166,6 +176,19 @@ class TaskClassifier(L.LightningModule):
         """
         key = (self.noise_seed, self.current_epoch, batch_idx, self.global_rank)
         return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+    def on_train_start(self) -> None:
+        """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""
+        group = self.trainer.optimizers[0].param_groups[0]
+        for name in ("lr", "momentum", "weight_decay"):
+            own = self.configured.get(name)
+            kept = group.get("initial_lr", group["lr"]) if name == "lr" else group.get(name)
+            # Schedulers such as OneCycleLR set values of their own, also without a checkpoint.
+            if self.trainer.ckpt_path and own is not None and own != kept:
+                rank_zero_warn(
+                    f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
+                    "it, start a new run from the weights."
+                )
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seeds what draws from torch's global source (dropout, Gumbel noise), apart from the actions' own."""

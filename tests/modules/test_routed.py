@@ -5,6 +5,7 @@ from typing import ClassVar
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.cli import ReduceLROnPlateau
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
@@ -266,3 +267,39 @@ def test_the_loss_shown_at_a_step_is_that_of_its_batch(accumulate, tmp_path):
         rows = [row for row in csv.DictReader(file) if row["train/loss_step"]]
     shown = {int(row["step"]): float(row["train/loss_step"]) for row in rows}
     assert shown == {step: pytest.approx(Keep.losses[step]) for step in (3, 7, 11, 15)}
+
+
+def test_plateau_scheduler_follows_its_metric():
+    model = toy_model(
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        lr_scheduler=lambda o: ReduceLROnPlateau(o, monitor="val/acc", mode="min", patience=0, threshold=10.0),
+    )
+    trainer = fit(model, max_epochs=3)  # an accuracy never falls by 10, so each epoch after the first counts as stuck
+    assert trainer.optimizers[0].param_groups[0]["lr"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr_scheduler": lambda o: ReduceLROnPlateau(o, monitor="nope")}, "monitors 'nope'.*val/loss"),
+        ({"lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau}, "lightning.pytorch.cli.ReduceLROnPlateau"),
+        (
+            {
+                "lr_scheduler": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=3),
+                "lr_interval": "step",
+            },
+            "OneCycleLR stops",
+        ),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS"),
+    ],
+)
+def test_schedulers_and_optimizers_that_cannot_work_are_told(options, message):
+    with pytest.raises(UsageError, match=message):
+        fit(toy_model(**options), max_epochs=2)
+
+
+def test_a_resumed_run_says_which_optimizer_values_it_keeps(tmp_path):
+    fit(toy_model(), max_epochs=1, default_root_dir=tmp_path, enable_checkpointing=True)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    with pytest.warns(UserWarning, match="goes on with lr 0.01 of the checkpoint, not 0.5"):
+        fit(toy_model(optimizer=lambda p: torch.optim.SGD(p, lr=0.5)), max_epochs=2, ckpt_path=checkpoint)

@@ -84,7 +84,7 @@ class RoutedStep:
     def __init__(self, num_tasks: int, num_blocks: int, device: str) -> None:
         self.features = SimpleConvNet().to(device)
         self.router = Router(TabularPolicy(), WPL())
-        layers = paper_layers(self.features.out_features, CLASSES, 3, HIDDEN, [num_blocks] * 3)
+        layers = paper_layers(self.features.out_features, num_tasks, CLASSES, HIDDEN, 3, [num_blocks] * 3)
         self.network = RoutingNetwork(layers, self.router, num_tasks).to(device)
         self.metrics = TaskMetrics(num_tasks).to(device)
         own = {id(parameter) for parameter in self.router.parameters()}

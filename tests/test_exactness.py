@@ -88,7 +88,7 @@ def test_training_equals_training_sample_by_sample(optimizer):
 def routed_parts(device: str):
     features = SimpleConvNet().to(device)
     router = Router(TabularPolicy(), WPL())
-    network = RoutingNetwork(paper_layers(features.out_features, 5, 3, 16, [4] * 3), router, 4)
+    network = RoutingNetwork(paper_layers(features.out_features, 4, 5, 16, 3, [4] * 3), router, 4)
     return features, network.to(device)
 
 

@@ -33,6 +33,18 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
+def feature_size(features: torch.nn.Module) -> int:
+    """Size of the vectors that features give, their ``out_features``.
+
+    Raises:
+        UsageError: if they do not say it.
+    """
+    size = getattr(features, "out_features", None)
+    if not isinstance(size, int):
+        raise UsageError(f"features {type(features).__name__} has no integer attribute out_features; give it one.")
+    return size
+
+
 class TaskClassifier(L.LightningModule):
     """Base of the classifiers: takes batches ``(image, task, label)`` and reports accuracy per task.
 

@@ -10,8 +10,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from routing_lightning.errors import UsageError
-from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
+from routing_lightning.modules.classifier import Batch, TaskClassifier, feature_size, sgd
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients, make_aggregator
 from routing_lightning.nn.blocks import ModuleBlocks
 
@@ -58,9 +57,7 @@ class MultiTaskClassifier(TaskClassifier):
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
-        size = getattr(features, "out_features", None)
-        if not isinstance(size, int):
-            raise UsageError(f"features {type(features).__name__} has no integer attribute out_features; give it one.")
+        size = feature_size(features)
         self.shared_features = shared_features
         if shared_features:
             self.features = features

@@ -12,31 +12,33 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
+from routing_lightning.modules.classifier import Batch, TaskClassifier, feature_size, sgd
 from routing_lightning.modules.gather import gather_trace
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients, make_aggregator
 from routing_lightning.nn.blocks import Blocks, LinearBlocks
+from routing_lightning.nn.layers import layer_sizes
 from routing_lightning.nn.routing import RoutingNetwork
 from routing_lightning.routers import Router, Trace, correctness_reward
 
 
 def paper_layers(
-    features: int, num_classes: int, depth: int, hidden: int, num_blocks: Sequence[int]
+    features: int, num_tasks: int, num_classes: int, hidden: int, depth: int, num_blocks: Sequence[int]
 ) -> list[LinearBlocks]:
     """The paper's routed layers: (features -> hidden), (hidden -> hidden) ..., (hidden -> classes) (section 4).
 
     Args:
         features: size of the feature vector.
+        num_tasks: T, number of tasks.
         num_classes: C, size of the output.
-        depth: D, number of layers, at least 1.
         hidden: units of a hidden layer.
+        depth: D, number of layers, at least 1.
         num_blocks: number of blocks of each of the D layers.
 
     Returns:
         D sets of blocks, with ReLU after all but the last.
     """
-    sizes = [features, *[hidden] * (depth - 1), num_classes]
-    return [LinearBlocks(num_blocks[d], sizes[d], sizes[d + 1], relu=d < depth - 1) for d in range(depth)]
+    sizes = layer_sizes(features, num_tasks, num_classes, hidden, depth)
+    return [LinearBlocks(blocks, *size) for blocks, size in zip(num_blocks, sizes, strict=True)]
 
 
 class RoutedClassifier(TaskClassifier):
@@ -105,9 +107,7 @@ class RoutedClassifier(TaskClassifier):
             raise UsageError(f"gradient_clip_val is {gradient_clip_val}; give a norm above 0, or null for no clipping.")
         if accumulate_grad_batches < 1:
             raise UsageError(f"accumulate_grad_batches is {accumulate_grad_batches}; give at least 1.")
-        size = getattr(features, "out_features", None)
-        if not isinstance(size, int):
-            raise UsageError(f"features {type(features).__name__} has no integer attribute out_features; give it one.")
+        size = feature_size(features)
         self.gradient_clip_val = gradient_clip_val
         self.accumulate_grad_batches = accumulate_grad_batches
         self.features = features
@@ -122,7 +122,7 @@ class RoutedClassifier(TaskClassifier):
                 raise UsageError(
                     f"num_blocks lists {len(blocks)} layers but depth is {depth}; give one number per layer."
                 )
-            layers = list(paper_layers(size, num_classes, depth, hidden, blocks))
+            layers = list(paper_layers(size, num_tasks, num_classes, hidden, depth, blocks))
         order, may_pass = None, None
         if recurrent_steps < 0 or (recurrent_steps > 0 and len(layers) != 3):
             raise UsageError(

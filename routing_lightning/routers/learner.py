@@ -153,3 +153,38 @@ class GradientLearner(Learner):
                     state[name] = value.to(parameter.device)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+class BaselineLearner(GradientLearner):
+    """A learner that follows a gradient and keeps an average return per agent and depth.
+
+    Args:
+        lr: learning rate of the router, above 0, for the default optimizer SGD.
+        baseline_lr: rate of the average return, in (0, 1].
+        optimizer: makes another optimizer from the policy's parameters; ``lr`` then does not count.
+        lr_scheduler: makes the learning rate scheduler, stepped once per epoch; none by default.
+
+    Attributes:
+        average_return: (A, D) float32 on the host. Part of the checkpoint.
+
+    Raises:
+        UsageError: if a rate is out of its range.
+    """
+
+    average_return: Tensor
+
+    def __init__(
+        self,
+        lr: float,
+        baseline_lr: float,
+        optimizer: OptimizerMaker | None,
+        lr_scheduler: SchedulerMaker | None,
+    ) -> None:
+        super().__init__(lr, optimizer, lr_scheduler)
+        if not 0 < baseline_lr <= 1:
+            raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1].")
+        self.baseline_lr = baseline_lr
+
+    def build(self, policy: Policy) -> None:
+        """Makes the average returns."""
+        self.register_buffer("average_return", torch.zeros(policy.num_agents, len(policy.num_actions)))

@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor
 
-from routing_lightning.errors import UsageError
-from routing_lightning.routers.learner import GradientLearner, OptimizerMaker, SchedulerMaker
+from routing_lightning.routers.learner import BaselineLearner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy
 from routing_lightning.routers.trace import Trace
 
 
-class REINFORCE(GradientLearner):
+class REINFORCE(BaselineLearner):
     """Policy gradient: the loss of a batch is the mean over samples of ``-sum_i (R_i - b_i) log pi(a_i | s_i)``.
 
     Args:
@@ -21,8 +20,6 @@ class REINFORCE(GradientLearner):
         lr_scheduler: makes the learning rate scheduler, stepped once per epoch; none by default.
     """
 
-    average_return: Tensor
-
     def __init__(
         self,
         lr: float = 0.01,
@@ -31,15 +28,8 @@ class REINFORCE(GradientLearner):
         optimizer: OptimizerMaker | None = None,
         lr_scheduler: SchedulerMaker | None = None,
     ) -> None:
-        super().__init__(lr, optimizer, lr_scheduler)
-        if not 0 < baseline_lr <= 1:
-            raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1].")
+        super().__init__(lr, baseline_lr, optimizer, lr_scheduler)
         self.baseline = baseline
-        self.baseline_lr = baseline_lr
-
-    def build(self, policy: Policy) -> None:
-        """Makes the running averages."""
-        self.register_buffer("average_return", torch.zeros(policy.num_agents, len(policy.num_actions)))
 
     def loss(self, policy: Policy, trace: Trace) -> Tensor:
         """The loss above, a scalar."""

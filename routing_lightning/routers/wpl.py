@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers.learner import GradientLearner, Learner, OptimizerMaker, SchedulerMaker
+from routing_lightning.routers.learner import BaselineLearner, Learner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy, TabularPolicy
 from routing_lightning.routers.trace import Trace
 
@@ -242,7 +242,7 @@ class WPL(Learner):
         )
 
 
-class ApproximateWPL(GradientLearner):
+class ApproximateWPL(BaselineLearner):
     """WPL carried over to policies with a gradient, which the paper leaves as future work (section 3.1.2).
 
     Algorithm 3 adds ``lambda * delta * w(pi(a))`` to the probability of the action taken, with
@@ -260,8 +260,6 @@ class ApproximateWPL(GradientLearner):
         lr_scheduler: makes the learning rate scheduler, stepped once per epoch; none by default.
     """
 
-    average_return: Tensor
-
     def __init__(
         self,
         lr: float = 0.1,
@@ -270,15 +268,8 @@ class ApproximateWPL(GradientLearner):
         optimizer: OptimizerMaker | None = None,
         lr_scheduler: SchedulerMaker | None = None,
     ) -> None:
-        super().__init__(lr, optimizer, lr_scheduler)
-        if not 0 < baseline_lr <= 1:
-            raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1].")
-        self.baseline_lr = baseline_lr
+        super().__init__(lr, baseline_lr, optimizer, lr_scheduler)
         self.scaling = scaling
-
-    def build(self, policy: Policy) -> None:
-        """Makes the average returns."""
-        self.register_buffer("average_return", torch.zeros(policy.num_agents, len(policy.num_actions)))
 
     def loss(self, policy: Policy, trace: Trace) -> Tensor:
         """Moves the average returns, sample after sample, and gives the loss above, a scalar."""

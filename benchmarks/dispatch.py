@@ -12,6 +12,11 @@ from routing_lightning.nn.dispatch import Route
 
 IN = 128
 LARGEST = 2**28  # numbers in an intermediate result, 1 GiB
+OURS: dict[type[torch.autograd.Function], str] = {
+    dispatch._SegmentLinear: "sort + product per block",
+    dispatch._PaddedLinear: "padded batched product",
+    dispatch._CompiledLinear: "compiled loop",
+}
 
 
 def ours(function: type[torch.autograd.Function], count: int, out: int, x: Tensor, actions: Tensor) -> Callable:
@@ -62,10 +67,8 @@ def ways(count: int, size: int, out: int, device: str) -> dict[str, Callable]:
         y = functional.grouped_mm(x[order, :-1].contiguous(), weight[:, :-1].contiguous(), offs=ends)
         return torch.empty_like(y).index_copy(0, order, y)
 
-    found = {
-        "sort + product per block": ours(dispatch._SegmentLinear, count, out, x, actions),
-        "padded batched product": ours(dispatch._PaddedLinear, count, out, x, actions),
-    }
+    host_only = () if device == "cpu" else (dispatch._CompiledLinear,)
+    found = {name: ours(way, count, out, x, actions) for way, name in OURS.items() if way not in host_only}
     if size * IN * out <= LARGEST:
         found["gathered weights"] = stacked(gathered, count, out, x)
     if count * size * out <= LARGEST:
@@ -79,8 +82,7 @@ def run(options: Options) -> list[Table]:
     """Milliseconds of forward, backward and SGD step; the fastest way of each row is named."""
     tables = []
     names = (
-        "sort + product per block",
-        "padded batched product",
+        *OURS.values(),
         "gathered weights",
         "dense, then select",
         "grouped_mm, without bias",
@@ -93,13 +95,13 @@ def run(options: Options) -> list[Table]:
                 row: dict[str, object] = {"blocks": count, "batch": size}
                 row |= {name: milliseconds(times[name]) if name in times else "-" for name in names}
                 row["fastest"] = min(times, key=lambda name: milliseconds(times[name]))
-                row["chosen"] = names[_chosen(count, size, out, options.device)]
+                row["chosen"] = chosen(count, size, out, options.device)
                 table.rows.append(row)
         tables.append(table)
     return tables
 
 
-def _chosen(count: int, size: int, out: int, device: str) -> bool:
-    """Whether our rule pads such a batch."""
+def chosen(count: int, size: int, out: int, device: str) -> str:
+    """The way that our rule takes for such a batch."""
     route = Route.of(torch.randint(count, (size,)), count, torch.device("cpu"))
-    return dispatch.padding_wins(route, out, torch.device(device))
+    return OURS[dispatch.fastest_way(torch.empty(0, device=device), route, torch.empty(IN + 1, out))]

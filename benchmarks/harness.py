@@ -1,6 +1,7 @@
 """What all benchmarks share: options, timing in turns, fresh processes, and files of results."""
 
 import json
+import math
 import multiprocessing
 import platform
 import statistics
@@ -97,30 +98,40 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def in_turns(ways: dict[str, Callable[[], object]], options: Options) -> dict[str, list[float]]:
+def in_turns(
+    ways: dict[str, Callable[[], object]], options: Options, turn_seconds: float = 0.0
+) -> dict[str, list[float]]:
     """Times several ways in turns, so that whatever else the machine does hits all of them alike.
 
     Args:
         ways: what to time, by name.
         options: where it runs, and about how long to go on (at least 10 turns).
+        turn_seconds: a turn repeats its way until the fastest way would have gone on for so long. A training step
+            follows another of its kind, whose weights and code are still in the caches; after a step of another network
+            they are not.
 
     Returns:
-        Seconds of each turn, by name; turn i of one way was next to turn i of the others.
+        Seconds per call in each turn, by name; turn i of one way was next to turn i of the others.
     """
-    for way in ways.values():
-        for _ in range(3):
+    clock = options.clock
+
+    def turn(way: Callable[[], object], repeats: int) -> float:
+        synchronize(options.device)
+        start = clock()
+        for _ in range(repeats):
             way()
+        synchronize(options.device)
+        return (clock() - start) / repeats
+
+    for way in ways.values():
+        turn(way, 3)
+    repeats = math.ceil(turn_seconds / min(turn(way, 1) for way in ways.values())) or 1
     times: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
-    clock = options.clock
     end = time.perf_counter() + options.seconds
     while time.perf_counter() < end or len(times[names[0]]) < 10:
         for name in names:
-            synchronize(options.device)
-            start = clock()
-            ways[name]()
-            synchronize(options.device)
-            times[name].append(clock() - start)
+            times[name].append(turn(ways[name], repeats))
         names = names[1:] + names[:1]  # nobody always follows the same one
     return times
 

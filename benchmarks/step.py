@@ -30,7 +30,7 @@ def measure(options: Options, kept: bool) -> list[dict[str, object]]:
             "routed": partial(routed, batch),
             "textbook": partial(textbook, contiguous),
         }
-        times = in_turns(ways, options)
+        times = in_turns(ways, options, turn_seconds=0.1)
         rows.append(
             {
                 "batch": size,

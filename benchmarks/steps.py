@@ -89,22 +89,24 @@ class RoutedStep:
         self.metrics = TaskMetrics(num_tasks).to(device)
         own = {id(parameter) for parameter in self.router.parameters()}
         blocks = [parameter for parameter in self.network.parameters() if id(parameter) not in own]
-        self.optimizer = sgd([*self.features.parameters(), *blocks])
+        self.shared = list(self.features.parameters())
+        self.optimizer = sgd([*self.shared, *blocks])
 
     def __call__(self, batch: Batch) -> Any:
         images, tasks, labels = batch
         logits, trace = self.network(self.features(images), tasks, explore=True)
-        losses = cross_entropy(logits, labels, reduction="none")
-        predictions = logits.argmax(1)
-        losses.mean().backward()
+        hits = logits.argmax(1) == labels
+        loss = cross_entropy(logits, labels)
+        loss.backward()
         group = self.optimizer.param_groups[0]
         everything = group["params"]
-        group["params"] = [*self.features.parameters(), *self.network.active_parameters()]
+        group["params"] = [*self.shared, *self.network.active_parameters()]
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        for parameter in group["params"]:
+            parameter.grad = None
         group["params"] = everything
         self.network.reset_active()
-        trace.final_reward = correctness_reward(predictions, labels).cpu()
+        trace.final_reward = correctness_reward(hits).cpu()
         self.router.learn(trace)
-        self.metrics.update(losses.detach(), predictions == labels, tasks.to(labels.device, non_blocking=True))
+        self.metrics.update(loss.detach(), hits, tasks.to(labels.device, non_blocking=True))
         return trace

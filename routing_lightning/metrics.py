@@ -24,17 +24,17 @@ class TaskMetrics(Metric):
         self.add_state("total", torch.zeros(num_tasks, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("loss", torch.zeros(()), dist_reduce_fx="sum")
 
-    def update(self, losses: Tensor, hits: Tensor, tasks: Tensor) -> None:
+    def update(self, loss: Tensor, hits: Tensor, tasks: Tensor) -> None:
         """Counts a batch.
 
         Args:
-            losses: (N,) loss of each sample.
+            loss: (), mean loss of the batch's samples.
             hits: (N,) bool, whether each prediction is right.
             tasks: (N,) int64 in [0, T).
         """
         self.correct.index_add_(0, tasks, hits.long())
         self.total.index_add_(0, tasks, torch.ones_like(tasks))
-        self.loss += losses.float().sum()
+        self.loss.add_(loss, alpha=len(tasks))
 
     def compute(self) -> tuple[Tensor, Tensor]:
         """Mean loss (), and accuracy of each task in [0, 1], (T,) float32; nan for a task without samples."""

@@ -217,9 +217,9 @@ class TaskClassifier(L.LightningModule):
         """The metric of a stage: train, val or test."""
         return cast(TaskMetrics, self.metrics[f"{stage}_metrics"])
 
-    def count(self, stage: str, losses: Tensor, hits: Tensor, tasks: Tensor) -> None:
-        """Counts a batch for the stage's metrics: losses (N,), hits (N,) bool, tasks (N,)."""
-        self.metric(stage).update(losses.detach(), hits, tasks.to(hits.device, non_blocking=True))
+    def count(self, stage: str, loss: Tensor, hits: Tensor, tasks: Tensor) -> None:
+        """Counts a batch for the stage's metrics: mean loss (), hits (N,) bool, tasks (N,)."""
+        self.metric(stage).update(loss.detach(), hits, tasks.to(hits.device, non_blocking=True))
 
     def report(self, stage: str) -> None:
         """Logs the stage's metrics over the epoch, each sample counted once over all processes."""
@@ -241,8 +241,7 @@ class TaskClassifier(L.LightningModule):
 
     def count_logits(self, stage: str, logits: Tensor, tasks: Tensor, labels: Tensor) -> None:
         """Counts a batch by its logits (N, C)."""
-        losses = cross_entropy(logits.float(), labels, reduction="none")
-        self.count(stage, losses, logits.argmax(1) == labels, tasks)
+        self.count(stage, cross_entropy(logits.float(), labels), logits.argmax(1) == labels, tasks)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any] | None:
         """Counts a batch for ``val/*``."""

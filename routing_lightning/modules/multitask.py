@@ -91,8 +91,9 @@ class MultiTaskClassifier(TaskClassifier):
         images, tasks, labels = batch
         logits, auxiliary = self.run(images, tasks)
         losses = cross_entropy(logits.float(), labels, reduction="none")
-        self.count("train", losses, logits.argmax(1) == labels, tasks)
-        self.log("train/loss_step", losses.detach().mean(), prog_bar=True)
+        mean = losses.detach().mean()
+        self.count("train", mean, logits.argmax(1) == labels, tasks)
+        self.log("train/loss_step", mean, prog_bar=True)
         if auxiliary is not None:
             self.log("train/auxiliary_loss", auxiliary.detach())
             losses = losses + auxiliary

@@ -205,9 +205,12 @@ class RoutedClassifier(TaskClassifier):
         """
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
-        losses = cross_entropy(logits.float(), labels, reduction="none")
-        predictions = logits.argmax(1)
-        reward = correctness_reward(predictions, labels) if self.final_reward == "correct" else -losses.detach()
+        hits = logits.argmax(1) == labels
+        # Each sample's own loss costs more than the mean, which takes one operation.
+        apart = self.aggregator is not None or self.final_reward == "negative_loss"
+        losses = cross_entropy(logits.float(), labels, reduction="none" if apart else "mean")
+        loss = losses.mean() if apart else losses
+        reward = correctness_reward(hits) if self.final_reward == "correct" else -losses.detach()
         trace.final_reward = reward.float().cpu()
         joint = not self.router.detach_state
         router_loss = self.router.loss(trace) if joint else None
@@ -216,8 +219,8 @@ class RoutedClassifier(TaskClassifier):
             share = losses / (len(losses) * self.accumulate_grad_batches)
             combine_gradients(share, tasks, self.parameters_in_use(), self.aggregator)
         else:
-            loss = losses.mean() / self.accumulate_grad_batches
-            self.manual_backward(loss if router_loss is None else loss + router_loss)
+            share = loss / self.accumulate_grad_batches if self.accumulate_grad_batches > 1 else loss
+            self.manual_backward(share if router_loss is None else share + router_loss)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.optimizer_step()
         if joint:
@@ -226,8 +229,8 @@ class RoutedClassifier(TaskClassifier):
             trace = gather_trace(trace, self.trainer.strategy)
             self.router.learn(trace)
 
-        self.count("train", losses, predictions == labels, tasks)
-        loss = losses.detach().mean()
+        loss = loss.detach()
+        self.count("train", loss, hits, tasks)
         # Lightning takes longer to note a number than we to learn from a batch, and shows every n-th one only.
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if batch_idx == 0 or (every > 0 and (self.trainer.fit_loop.total_batch_idx + 1) % every == 0):
@@ -237,6 +240,8 @@ class RoutedClassifier(TaskClassifier):
     def configure_optimizers(self) -> Any:
         """The optimizer of features and blocks, then those of learners that follow a gradient."""
         own = super().configure_optimizers()
+        blocks = {id(parameter) for parameter in self.network.block_parameters()}
+        self.shared_parameters = [p for p in self.trained_parameters() if id(p) not in blocks]
         try:
             routers = self.router.configure()
         except (ValueError, TypeError) as error:
@@ -256,13 +261,13 @@ class RoutedClassifier(TaskClassifier):
         return [parameter for parameter in self.parameters() if id(parameter) not in own]
 
     def parameters_in_use(self) -> list[nn.Parameter]:
-        """Parameters that may have a gradient: the features', and those of blocks with samples since the last step.
+        """Parameters that may have a gradient: all but those of blocks without samples since the last step.
 
         With several processes all of them: a block may have got its samples elsewhere.
         """
         if self.trainer.world_size > 1:
             return self.trained_parameters()
-        return [*self.features.parameters(), *self.network.active_parameters()]
+        return [*self.shared_parameters, *self.network.active_parameters()]
 
     def optimizer_step(self) -> None:  # type: ignore[override]
         """Steps the optimizer over the parameters with a gradient, and the scheduler if it goes by steps."""
@@ -280,7 +285,9 @@ class RoutedClassifier(TaskClassifier):
                 scaler.unscale_(optimizer.optimizer)
             self.clip_gradients(optimizer.optimizer, self.gradient_clip_val, "norm")
         optimizer.step()
-        optimizer.zero_grad()
+        for group in groups:
+            for parameter in group["params"]:
+                parameter.grad = None  # zero_grad() does the same in several times as long
         for group, parameters in zip(groups, everything, strict=True):
             group["params"] = parameters
         self.network.reset_active()

@@ -1,6 +1,6 @@
 """Sets of function blocks, and the dispatch of a batch to its blocks (paper, section 3)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -41,7 +41,7 @@ class Blocks(nn.Module):
         """Applies to each of N > 0 samples, none of which PASSes, its block: (N, ...) -> (N, ...)."""
         raise TypeError(f"{type(self).__name__} does not say what its blocks do: override apply_route")
 
-    def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
+    def block_parameters(self, block: int) -> Iterable[nn.Parameter]:
         """Parameters of one block."""
         raise TypeError(f"{type(self).__name__} does not say what a block holds: override block_parameters")
 
@@ -69,10 +69,9 @@ class Blocks(nn.Module):
         part = self.apply_route(x.index_select(0, moved), Route.of(actions[stay], self.num_blocks, x.device))
         return x.to(part.dtype).index_copy(0, moved, part)
 
-    def active_parameters(self) -> Iterator[nn.Parameter]:
+    def active_parameters(self) -> list[nn.Parameter]:
         """Parameters of the blocks that got a sample since :meth:`reset_active`."""
-        for block in sorted(self.active):
-            yield from self.block_parameters(block)
+        return [parameter for block in sorted(self.active) for parameter in self.block_parameters(block)]
 
     def reset_active(self) -> None:
         """Forgets which blocks got a sample."""
@@ -106,17 +105,19 @@ class LinearBlocks(Blocks):
         # samples is moved neither by momentum nor by weight decay, and costs nothing. And not two per block: what
         # autograd and optimizer do per parameter costs as much as the products of a small block.
         self.blocks = nn.ParameterList()
+        self._names = [str(block) for block in range(num_blocks)]
         for _ in range(num_blocks):
             linear = nn.Linear(in_features, out_features)
             self.blocks.append(torch.cat([linear.weight.detach().t(), linear.bias.detach().unsqueeze(0)]))
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
         """Affine maps, and ReLU: (N, in_features) -> (N, out_features)."""
-        return routed_linear(x, route, [self._block(block) for block in route.blocks], self.relu)
+        return routed_linear(x, route, self._parameters_of(route.blocks), self.relu)
 
-    def _block(self, block: int) -> nn.Parameter:
+    def _parameters_of(self, blocks: Iterable[int]) -> list[nn.Parameter]:
         # Indexing the ParameterList itself takes microseconds, which many small blocks would feel.
-        return cast(nn.Parameter, self.blocks._parameters[str(block)])
+        parameters = cast(dict[str, nn.Parameter], self.blocks._parameters)
+        return [parameters[self._names[block]] for block in blocks]
 
     def linear(self, block: int) -> tuple[Tensor, Tensor]:
         """Weight (out_features, in_features) and bias (out_features,) of one block, as ``nn.Linear`` has them.
@@ -125,9 +126,13 @@ class LinearBlocks(Blocks):
         """
         return self.blocks[block][:-1].t(), self.blocks[block][-1]
 
-    def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
+    def block_parameters(self, block: int) -> list[nn.Parameter]:
         """The parameter of one block."""
-        yield self._block(block)
+        return self._parameters_of([block])
+
+    def active_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the blocks that got a sample since :meth:`reset_active`."""
+        return self._parameters_of(sorted(self.active))
 
 
 class ModuleBlocks(Blocks):
@@ -154,6 +159,6 @@ class ModuleBlocks(Blocks):
         outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
         return torch.cat(outputs).index_select(0, route.inverse)
 
-    def block_parameters(self, block: int) -> Iterator[nn.Parameter]:
+    def block_parameters(self, block: int) -> Iterable[nn.Parameter]:
         """Parameters of the block's module."""
         return self.blocks[block].parameters()

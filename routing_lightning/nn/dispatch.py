@@ -1,6 +1,8 @@
 """Sending a batch to linear blocks: the samples of a block together, only the chosen blocks at work."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -8,23 +10,26 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from routing_lightning.errors import UsageError
+from routing_lightning.nn import compiled
+
 
 @dataclass
 class Route:
     """Which samples go to which block of a layer, with the samples of a block side by side.
 
     Attributes:
-        order: (N,) int64, the samples sorted by block; those that PASS come last.
-        inverse: (N,) int64, where each sample stands in ``order``.
+        device: where the activations are.
+        host_order: (N,) int64 on the host, the samples sorted by block; those that PASS come last.
         blocks: the U blocks that got a sample, ascending.
-        sizes: how many samples each of them got.
+        counts: (U,) int64 on the host, how many samples each of them got.
         passed: how many samples PASS.
     """
 
-    order: Tensor
-    inverse: Tensor
+    device: torch.device
+    host_order: np.ndarray
     blocks: list[int]
-    sizes: list[int]
+    counts: np.ndarray
     passed: int
 
     @staticmethod
@@ -36,32 +41,46 @@ class Route:
             num_blocks: K.
             device: where the activations are.
 
-        Returns:
-            The route, ``order`` and ``inverse`` on the device.
+        Raises:
+            UsageError: if an action is out of its range.
         """
         chosen = actions.numpy()  # on few numbers NumPy starts faster than torch
-        order = np.argsort(chosen, kind="stable")
-        counts = np.bincount(chosen, minlength=num_blocks + 1)
-        passed = int(counts[num_blocks])
-        blocks = np.flatnonzero(counts[:num_blocks])
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        return Route(
-            torch.from_numpy(order).to(device, non_blocking=True),
-            torch.from_numpy(inverse).to(device, non_blocking=True),
-            blocks.tolist(),
-            counts[blocks].tolist(),
-            passed,
-        )
+        order, most = np.empty(len(chosen), np.int64), min(len(chosen), num_blocks)
+        blocks, counts = np.empty(most, np.int64), np.empty(most, np.int64)
+        used, passed = compiled.sort_by_block(chosen, num_blocks, order, blocks, counts)
+        if used < 0:
+            raise UsageError(
+                f"a layer got actions {chosen.min()}..{chosen.max()}; give blocks 0..{num_blocks - 1}, or {num_blocks} "
+                "for PASS."
+            )
+        return Route(device, order, blocks[:used].tolist(), counts[:used], passed)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many samples each block in use got."""
+        return self.counts.tolist()
+
+    @cached_property
+    def order(self) -> Tensor:
+        """(N,) int64 on the device, the samples sorted by block; those that PASS come last."""
+        return torch.from_numpy(self.host_order).to(self.device, non_blocking=True)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """(N,) int64 on the device, where each sample stands in ``order``."""
+        inverse = np.empty_like(self.host_order)
+        inverse[self.host_order] = np.arange(len(inverse))
+        return torch.from_numpy(inverse).to(self.device, non_blocking=True)
 
     def slots(self) -> tuple[Tensor, int]:
         """Places of the samples in a padded array (U, m, ...), m being the largest size: (N,) int64, and m."""
-        longest = max(self.sizes)
-        sizes = np.array(self.sizes)
+        longest = int(self.counts.max())
         # Sorted sample i of block u stands at u * m + (i - start of u); brought to the order of the batch.
-        shift = np.repeat(np.arange(len(sizes)) * longest - (sizes.cumsum() - sizes), sizes)
-        places = torch.from_numpy(np.arange(len(shift)) + shift)
-        return places.to(self.inverse.device, non_blocking=True).index_select(0, self.inverse), longest
+        starts = self.counts.cumsum() - self.counts
+        shift = np.repeat(np.arange(len(self.counts)) * longest - starts, self.counts)
+        places = np.empty(len(shift), np.int64)
+        places[self.host_order[: len(shift)]] = np.arange(len(shift)) + shift
+        return torch.from_numpy(places).to(self.device, non_blocking=True), longest
 
 
 def _with_ones(x: Tensor) -> Tensor:
@@ -134,15 +153,55 @@ class _PaddedLinear(torch.autograd.Function):
         return grad_x, None, None, *own
 
 
-def padding_wins(route: Route, out_features: int, device: torch.device) -> bool:
-    """Whether the padded product is the faster way, as measured (docs/performance.md, dispatch)."""
-    waste = len(route.sizes) * max(route.sizes) / len(route.order)
-    if device.type != "cpu":
-        return waste <= 8  # a kernel launch per block costs more than much padding
-    return waste <= 4 and out_features <= 32
+class _CompiledLinear(torch.autograd.Function):
+    """One compiled loop over the blocks, for few samples per block; float32 on the host."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, route: Route, relu: bool, *blocks: Tensor) -> Tensor:
+        blocks = tuple(block.contiguous() for block in blocks)
+        addresses = np.array([block.data_ptr() for block in blocks])
+        x = x.contiguous()
+        y = x.new_empty(x.shape[0], blocks[0].shape[1])
+        compiled.forward(x.numpy(), route.host_order, route.counts, addresses, relu, y.numpy())
+        ctx.save_for_backward(x, y, *blocks)
+        ctx.route, ctx.relu = route, relu
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, *blocks = ctx.saved_tensors
+        addresses = np.array([block.data_ptr() for block in blocks])
+        own = x.new_empty(len(blocks), *blocks[0].shape)
+        wanted = ctx.needs_input_grad[0]
+        grad_x = torch.empty_like(x)
+        order, counts = ctx.route.host_order, ctx.route.counts
+        given = grad.contiguous().numpy()
+        compiled.backward(
+            x.numpy(), y.numpy(), given, order, counts, addresses, ctx.relu, wanted, grad_x.numpy(), own.numpy()
+        )
+        return grad_x if wanted else None, None, None, *own.unbind(0)
 
 
-def routed_linear(x: Tensor, route: Route, blocks: list[Tensor], relu: bool) -> Tensor:
+def fastest_way(x: Tensor, route: Route, block: Tensor) -> type[torch.autograd.Function]:
+    """The way that is the fastest as measured (docs/performance.md, dispatch).
+
+    Args:
+        x: the activations.
+        route: their route.
+        block: one of the blocks in use.
+    """
+    count, used = len(route.host_order), len(route.counts)
+    on_host = x.device.type == "cpu"
+    if on_host and count <= 16 * used and x.dtype == block.dtype == torch.float32:
+        return _CompiledLinear
+    waste = used * int(route.counts.max()) / count
+    if not on_host:
+        return _PaddedLinear if waste <= 8 else _SegmentLinear  # a kernel launch per block costs more than much padding
+    return _PaddedLinear if waste <= 4 and block.shape[1] <= 32 else _SegmentLinear
+
+
+def routed_linear(x: Tensor, route: Route, blocks: Sequence[Tensor], relu: bool) -> Tensor:
     """Applies to each sample the affine map of its block.
 
     Args:
@@ -155,9 +214,9 @@ def routed_linear(x: Tensor, route: Route, blocks: list[Tensor], relu: bool) -> 
     Returns:
         (N, out), in the order of ``x``. Under autocast in its lower precision, as ``nn.Linear`` does.
     """
-    function = _PaddedLinear if padding_wins(route, blocks[0].shape[1], x.device) else _SegmentLinear
     kind = x.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
-        return function.apply(x, route, relu, *blocks)
+        return fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks)
     with torch.autocast(kind, enabled=False):
-        return function.apply(x.to(torch.get_autocast_dtype(kind)), route, relu, *blocks)
+        x = x.to(torch.get_autocast_dtype(kind))
+        return fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -96,22 +96,26 @@ class RoutingNetwork(nn.Module):
         tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else tasks.cpu()
         router = self.router
         trace = router.start(tasks, x if router.uses_state else None, explore=explore, generator=generator)
+        layers = list(self.layers)
         for depth, index in enumerate(self.order):
             if router.uses_state:
                 actions = router.act(trace, x, depth, explore=explore, generator=generator)
             else:
                 actions = trace.actions[:, depth]
-            x = self.layers[index](x, actions)
+            x = layers[index](x, actions)
         return x, trace
 
-    def active_parameters(self) -> Iterator[nn.Parameter]:
+    def active_parameters(self) -> list[nn.Parameter]:
         """Parameters of the blocks that got a sample in training since :meth:`reset_active`."""
+        return [parameter for layer in self.layers for parameter in cast(Blocks, layer).active_parameters()]
+
+    def block_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of all blocks."""
         for layer in self.layers:
-            assert isinstance(layer, Blocks)
-            yield from layer.active_parameters()
+            for block in range(cast(Blocks, layer).num_blocks):
+                yield from cast(Blocks, layer).block_parameters(block)
 
     def reset_active(self) -> None:
         """Forgets which blocks got a sample."""
         for layer in self.layers:
-            assert isinstance(layer, Blocks)
-            layer.reset_active()
+            cast(Blocks, layer).reset_active()

@@ -57,7 +57,7 @@ class TabularPolicy(HostModule, Policy):
 
     def scores(self, agents: Tensor) -> Tensor:
         """Scores of all depths at once: agents (N,) -> (N, D, K)."""
-        return self.table[agents]
+        return self.table.index_select(0, agents)
 
     def scores_of(self, trace: Trace) -> list[Tensor]:
         """Scores of all decisions of a trace: D tensors (N, K_d)."""

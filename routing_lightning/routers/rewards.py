@@ -30,17 +30,16 @@ def returns(final_reward: Tensor, rewards: Tensor, gamma: float) -> Tensor:
     return out + final_reward.unsqueeze(1)
 
 
-def correctness_reward(predictions: Tensor, labels: Tensor) -> Tensor:
+def correctness_reward(hits: Tensor) -> Tensor:
     """Final reward of a classification: +1 if the prediction is right, -1 if not (paper, Algorithm 2).
 
     Args:
-        predictions: (N,), predicted labels.
-        labels: (N,), true labels.
+        hits: (N,) bool, whether each prediction is right.
 
     Returns:
         (N,) float32, each +1 or -1.
     """
-    return (predictions == labels).float().mul_(2).sub_(1)
+    return torch.where(hits, 1.0, -1.0).float()
 
 
 class CollaborationReward(HostModule):
@@ -82,8 +81,6 @@ class CollaborationReward(HostModule):
         Returns:
             (N, D) float32, in [0, rho].
         """
-        if self.rho == 0:
-            return torch.zeros(actions.shape, dtype=torch.float32)
         made = actions >= 0
         index = actions.clamp(min=0).unsqueeze(-1)
         given = probabilities.double()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numba
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -45,11 +46,11 @@ def draw(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
         (...) int64, actions in [0, K).
     """
     if probabilities.device.type == "cpu":
-        rows = probabilities.detach().float().reshape(-1, probabilities.shape[-1])
-        actions = torch.empty(len(rows), dtype=torch.long)
-        noise = torch.rand(len(rows), generator=generator, dtype=torch.float32)
-        _invert(rows.numpy(), noise.numpy(), actions.numpy())
-        return actions.view(probabilities.shape[:-1])
+        given = probabilities.detach().float().numpy()
+        actions = np.empty(given.shape[:-1], np.int64)
+        points = torch.rand(actions.size, generator=generator, dtype=torch.float32).numpy()
+        _invert(given.reshape(-1, given.shape[-1]), points, actions.reshape(-1))
+        return torch.from_numpy(actions)
     cumulative = probabilities.float().cumsum(-1)
     total = cumulative[..., -1:]
     # float32 by name here and elsewhere: at precision bf16-true torch's default type has 8 bits.
@@ -208,16 +209,14 @@ class Router(nn.Module):
         Returns:
             The trace, with agents, and with all actions if they do not depend on activations.
         """
-        rows, dispatch = self.rows(tasks), None
         if self.dispatcher is not None:
-            dispatch = self.dispatcher.probabilities(rows, tasks, state, 0).cpu()
+            dispatch = self.dispatcher.probabilities(self.rows(tasks), tasks, state, 0).cpu()
             agents = draw(dispatch, generator) if explore else dispatch.argmax(-1)
         else:
             agents = tasks if self.agents == "per_task" else torch.zeros_like(tasks)
         trace = Trace(tasks=tasks, agents=agents)
         if isinstance(self.policy, TabularPolicy):
-            with torch.no_grad():
-                given = self.learner.probabilities(self.policy.scores(agents), self.policy.num_actions)
+            given = self.learner.probabilities(self.policy.scores(agents).detach(), self.policy.num_actions)
             trace.probabilities = given
             trace.actions = draw(given, generator) if explore else given.argmax(-1)
         return trace
@@ -282,10 +281,11 @@ class Router(nn.Module):
     def reward(self, trace: Trace) -> None:
         """Fills in rewards and returns of a trace that has its final reward."""
         assert trace.final_reward is not None and trace.probabilities is not None
-        trace.rewards = self.collaboration(trace.actions, trace.probabilities)
-        if self.collaboration.rho == 0:  # the same, in one operation
-            trace.returns = trace.final_reward.unsqueeze(1).repeat(1, trace.actions.shape[1])
+        if self.collaboration.rho == 0:  # the same in fewer operations
+            trace.rewards = torch.zeros(trace.actions.shape, dtype=torch.float32)
+            trace.returns = trace.final_reward.unsqueeze(1).expand(trace.actions.shape)
         else:
+            trace.rewards = self.collaboration(trace.actions, trace.probabilities)
             trace.returns = returns(trace.final_reward, trace.rewards, self.gamma)
 
     def dispatch_trace(self, trace: Trace) -> Trace:

@@ -33,22 +33,19 @@ def _project_euclidean(row, floor, one):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _outside(agents, actions, num_agents, sizes):  # type: ignore[no-untyped-def]
-    """1 if an agent is out of range, 2 if an action is, else 0."""
+def _wpl_loop(  # type: ignore[no-untyped-def]
+    policy, baseline, per_action, agents, actions, returns, sizes, lr, baseline_lr, printed, floor, one, euclidean
+):
+    """Algorithm 3, sample after sample, decision after decision. All floats have the policy's precision.
+
+    Returns 1 if an agent is out of range, 2 if an action is, with nothing changed, else 0.
+    """
     for n in range(actions.shape[0]):
-        if agents[n] < 0 or agents[n] >= num_agents:
+        if agents[n] < 0 or agents[n] >= policy.shape[0]:
             return 1
         for d in range(actions.shape[1]):
             if actions[n, d] < -1 or actions[n, d] >= sizes[d]:
                 return 2
-    return 0
-
-
-@numba.njit(cache=True, nogil=True)
-def _wpl_loop(  # type: ignore[no-untyped-def]
-    policy, baseline, per_action, agents, actions, returns, sizes, lr, baseline_lr, printed, floor, one, euclidean
-):
-    """Algorithm 3, sample after sample, decision after decision. All floats have the policy's precision."""
     for n in range(actions.shape[0]):
         for d in range(actions.shape[1]):
             action = actions[n, d]
@@ -73,6 +70,7 @@ def _wpl_loop(  # type: ignore[no-untyped-def]
                 total += row[k]
             for k in range(row.size):
                 row[k] = row[k] / total if total > 0 else one / row.size
+    return 0
 
 
 def wpl_update(
@@ -127,27 +125,17 @@ def wpl_update(
         )
     if agents.shape[0] == 0:
         return
-    sizes = np.full(depth, width) if num_actions is None else num_actions.cpu().numpy()
-    host_agents, host_actions = agents.cpu().numpy(), actions.cpu().numpy()
-    fault = _outside(host_agents, host_actions, num_agents, sizes)
-    if fault == 1:
-        raise UsageError(f"wpl_update got agents outside 0..{num_agents - 1}; give agents of this policy.")
-    if fault == 2:
-        raise UsageError(f"wpl_update got actions outside -1..{width - 1}; give actions of this policy, -1 for none.")
-
-    host_policy, host_baseline = policy.detach().cpu(), baseline.detach().cpu()
-    if not host_policy.is_contiguous() or not host_baseline.is_contiguous():
-        host_policy, host_baseline = host_policy.contiguous(), host_baseline.contiguous()
+    host_policy, host_baseline = policy.detach().cpu().contiguous(), baseline.detach().cpu().contiguous()
     table = host_policy.numpy()
     number = table.dtype.type
-    _wpl_loop(
+    fault = _wpl_loop(
         table,
         host_baseline.numpy().reshape(num_agents, depth, -1),
         baseline.dim() == 3,
-        host_agents,
-        host_actions,
+        agents.cpu().numpy(),
+        actions.cpu().numpy(),
         returns.detach().to("cpu", policy.dtype).numpy(),
-        sizes,
+        np.full(depth, width) if num_actions is None else num_actions.cpu().numpy(),
         number(policy_lr),
         number(policy_lr if baseline_lr is None else baseline_lr),
         scaling == "printed",
@@ -155,6 +143,10 @@ def wpl_update(
         number(1),
         projection == "euclidean",
     )
+    if fault == 1:
+        raise UsageError(f"wpl_update got agents outside 0..{num_agents - 1}; give agents of this policy.")
+    if fault == 2:
+        raise UsageError(f"wpl_update got actions outside -1..{width - 1}; give actions of this policy, -1 for none.")
     for target, host in ((policy, host_policy), (baseline, host_baseline)):
         if target.data_ptr() != host.data_ptr():
             target.copy_(host)

@@ -197,6 +197,25 @@ def test_any_modules_can_be_blocks():
     assert any("layers.0.blocks" in name for name in moved) and any("layers.1.blocks" in name for name in moved)
 
 
+class Scaled(LinearBlocks):
+    """Blocks whose layer has a parameter of its own, which belongs to no block."""
+
+    def __init__(self, num_blocks, in_features, out_features):
+        super().__init__(num_blocks, in_features, out_features)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x, actions):
+        return super().forward(x, actions) * self.scale
+
+
+def test_what_a_layers_blocks_share_is_trained_too():
+    features = Flat()
+    layers = [Scaled(3, features.out_features, 4), LinearBlocks(3, 4, 4, relu=False)]
+    model = RoutedClassifier(3, 4, features, Router(TabularPolicy(), WPL()), layers=layers)
+    fit(model)
+    assert layers[0].scale.item() != 1
+
+
 def test_layers_may_have_different_numbers_of_blocks():
     model = toy_model(num_blocks=[2, 5, 3])
     fit(model)

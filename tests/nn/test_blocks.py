@@ -28,40 +28,90 @@ def gradients(blocks, x, outputs):
     return found
 
 
-@pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear])
+@pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear, dispatch._CompiledLinear])
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     count=st.integers(1, 40),
     num_blocks=st.integers(1, 7),
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     relu=st.booleans(),
     skew=st.floats(1, 6),
     may_pass=st.booleans(),
 )
-def test_dispatch_equals_the_loop_over_samples(way, seed, count, num_blocks, relu, skew, may_pass):
+def test_dispatch_equals_the_loop_over_samples(way, seed, count, num_blocks, sizes, relu, skew, may_pass):
     torch.manual_seed(seed)
-    size = 4 if may_pass else 3
-    blocks = LinearBlocks(num_blocks, 4, size, relu=relu).double()
-    x = torch.randn(count, 4, dtype=torch.float64, requires_grad=True)
+    inputs, outputs = sizes[:1] * 2 if may_pass else sizes
+    dtype = torch.float32 if way is dispatch._CompiledLinear else torch.float64
+    blocks = LinearBlocks(num_blocks, inputs, outputs, relu=relu).to(dtype)
+    x = torch.randn(count, inputs, dtype=dtype, requires_grad=True)
     actions = (torch.rand(count) ** skew * (num_blocks + may_pass)).long()
     expected = one_by_one(blocks, x, actions)
     expected_gradients = gradients(blocks, x, expected)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "padding_wins", lambda *_: way is dispatch._PaddedLinear)
-        outputs = blocks(x, actions)
-        torch.testing.assert_close(outputs, expected)
-        for ours, theirs in zip(gradients(blocks, x, outputs), expected_gradients, strict=True):
+        patch.setattr(dispatch, "fastest_way", lambda *_: way)
+        found = blocks(x, actions)
+        torch.testing.assert_close(found, expected)
+        for ours, theirs in zip(gradients(blocks, x, found), expected_gradients, strict=True):
             torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear])
 def test_gradients_equal_finite_differences(way, monkeypatch):
-    monkeypatch.setattr(dispatch, "padding_wins", lambda *_: way is dispatch._PaddedLinear)
+    monkeypatch.setattr(dispatch, "fastest_way", lambda *_: way)
     torch.manual_seed(0)
     blocks = LinearBlocks(3, 4, 2).double()
     actions = torch.tensor([2, 0, 2, 2])
     x = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: blocks(x, actions), (x,))
+
+
+@pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear, dispatch._CompiledLinear])
+def test_memory_layout_does_not_matter(way, monkeypatch):
+    monkeypatch.setattr(dispatch, "fastest_way", lambda *_: way)
+    torch.manual_seed(0)
+    blocks, actions = LinearBlocks(3, 4, 5), torch.tensor([2, 0, 2, 1, 2, 0])
+    x, target = torch.randn(4, 6, requires_grad=True), torch.randn(5, 6)
+    expected = torch.autograd.grad((one_by_one(blocks, x.t(), actions) * target.t()).sum(), [x, *blocks.parameters()])
+    blocks.blocks[2].data = blocks.blocks[2].detach().t().contiguous().t()
+    found = torch.autograd.grad((blocks(x.t(), actions) * target.t()).sum(), [x, *blocks.parameters()])
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear, dispatch._CompiledLinear])
+def test_nan_and_infinity_are_not_hidden(way, monkeypatch):
+    monkeypatch.setattr(dispatch, "fastest_way", lambda *_: way)
+    blocks = LinearBlocks(2, 4, 5)
+    with torch.no_grad():
+        blocks.blocks[1][2, 3] = torch.nan
+    outputs = blocks(torch.zeros(2, 4), torch.tensor([0, 1]))
+    assert outputs.isnan().nonzero().tolist() == [[1, 3]]
+
+
+def test_the_way_fits_type_and_samples_per_block():
+    def way(count, used, dtype=torch.float32):
+        route = dispatch.Route.of(torch.arange(count) % used, used, torch.device("cpu"))
+        return dispatch.fastest_way(torch.empty(count, 4, dtype=dtype), route, torch.empty(5, 64, dtype=dtype))
+
+    assert way(16, 8) is dispatch._CompiledLinear
+    assert way(16, 8, torch.float64) is way(16, 8, torch.bfloat16) is dispatch._SegmentLinear
+    assert way(800, 8) is dispatch._SegmentLinear
+
+
+@pytest.mark.parametrize("action", [-1, 4])
+def test_actions_out_of_range_are_refused(action):
+    with pytest.raises(UsageError, match=r"give blocks 0\.\.2, or 3 for PASS"):
+        LinearBlocks(3, 4, 4)(torch.zeros(2, 4), torch.tensor([0, action]))
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_a_route_sorts_samples_by_block(actions):
+    route = dispatch.Route.of(torch.tensor(actions, dtype=torch.long), 5, torch.device("cpu"))
+    assert route.order.tolist() == sorted(range(len(actions)), key=actions.__getitem__)  # stable
+    assert route.order[route.inverse].tolist() == list(range(len(actions)))
+    assert route.blocks == sorted(set(actions) - {5})
+    assert route.sizes == [actions.count(block) for block in route.blocks] and route.passed == actions.count(5)
 
 
 @pytest.mark.parametrize("kind", ["linear", "module"])
@@ -113,7 +163,7 @@ def test_a_block_that_normalises_never_sees_an_empty_batch():
 
 @pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear])
 def test_outputs_follow_the_precision(way, monkeypatch):
-    monkeypatch.setattr(dispatch, "padding_wins", lambda *_: way is dispatch._PaddedLinear)
+    monkeypatch.setattr(dispatch, "fastest_way", lambda *_: way)
     blocks, actions = LinearBlocks(3, 4, 4), torch.tensor([0, 1, 1])
     with torch.autocast("cpu", torch.bfloat16):
         outputs = blocks(torch.randn(3, 4), actions)

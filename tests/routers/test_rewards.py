@@ -19,7 +19,7 @@ def test_returns_equal_the_sum_as_printed(seed, gamma, depth):
 
 
 def test_correctness_reward_is_plus_and_minus_one():
-    reward = correctness_reward(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 3]))
+    reward = correctness_reward(torch.tensor([True, False, True]))
     assert reward.tolist() == [1.0, -1.0, 1.0] and reward.dtype == torch.float32
 
 

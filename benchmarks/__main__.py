@@ -15,6 +15,7 @@ import importlib
 import torch
 
 from benchmarks.harness import Options, write
+from routing_lightning.allocator import keep_freed_memory
 
 NAMES = ("step", "blocks", "fit", "wpl", "input", "ddp", "dispatch")
 
@@ -33,6 +34,7 @@ def main() -> None:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; give any of {', '.join(NAMES)}")
     options = Options(words.device, words.threads, words.quick, words.root)
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as the command line does; the processes that a benchmark starts decide for themselves
     for name in words.names or NAMES:
         tables = importlib.import_module(f"benchmarks.{name}").run(options)
         write(name, tables, options)

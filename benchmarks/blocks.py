@@ -16,6 +16,7 @@ from benchmarks.harness import (
     significant,
 )
 from benchmarks.steps import RoutedStep, batch_of, task_step
+from routing_lightning.allocator import keep_freed_memory
 from routing_lightning.nn import CrossStitch, SoftMixture
 
 BATCH = 64
@@ -49,6 +50,7 @@ def make(way: str, count: int, device: str):  # type: ignore[no-untyped-def]
 def peak(way: str, count: int, device: str, threads: int) -> float:
     """Memory in MB that a process needs for three steps, above what it needs for the smallest network."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
     make("routing", 2, device)(batch_of(BATCH, 2, device))
     before = memory(device, peak=False)
     forget_peak(device)
@@ -68,7 +70,7 @@ def against_ten(counts: tuple[int, ...], options: Options, settled: bool) -> Tab
         if settled:
             concentrate(steps["K"], min(10, count))
         batches = {"10": batch_of(BATCH, 10, device), "K": batch_of(BATCH, count, device)}
-        times = in_turns({name: partial(steps[name], batches[name]) for name in steps}, options)
+        times = in_turns({name: partial(steps[name], batches[name]) for name in steps}, options, 0.1)
         table.rows.append(
             {
                 "blocks per layer": count,
@@ -89,7 +91,7 @@ def run(options: Options) -> list[Table]:
         names = ("routing", "cross-stitch", "soft mixture") if count <= LARGEST_DENSE else ("routing",)
         steps = {name: make(name, count, options.device) for name in names}
         batch = batch_of(BATCH, count, options.device)
-        times = in_turns({name: partial(step, batch) for name, step in steps.items()}, options)
+        times = in_turns({name: partial(step, batch) for name, step in steps.items()}, options, 0.1)
         row: dict[str, object] = {"blocks per layer": count}
         for name in ("routing", "cross-stitch", "soft mixture"):
             row[f"{name} ms"] = milliseconds(times[name]) if name in times else "-"

@@ -6,9 +6,10 @@ import multiprocessing
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,53 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def in_turns(
-    ways: dict[str, Callable[[], object]], options: Options, turn_seconds: float = 0.0
-) -> dict[str, list[float]]:
+def turn(way: Callable[[], object], repeats: int, options: Options) -> float:
+    """Seconds per call of so many calls in a row."""
+    synchronize(options.device)
+    start = options.clock()
+    for _ in range(repeats):
+        way()
+    synchronize(options.device)
+    return (options.clock() - start) / repeats
+
+
+def _serve(pipe: Connection, options: Options, make: Callable[..., Callable[[], object]], arguments: tuple) -> None:
+    torch.set_num_threads(options.threads)
+    way = make(*arguments)
+    while repeats := pipe.recv():
+        pipe.send(turn(way, repeats, options))
+
+
+class Elsewhere:
+    """A way in a process of its own, for settings that last as long as a process; waits while others have their turn.
+
+    Args:
+        options: where it runs.
+        make: makes the way in that process; a function of a module.
+        arguments: what to make it from.
+    """
+
+    def __init__(self, options: Options, make: Callable[..., Callable[[], object]], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, options, make, arguments), daemon=True)
+        self.process.start()
+
+    def turn(self, repeats: int) -> float:
+        """Seconds per call of so many calls in a row, by the other process's clock."""
+        self.pipe.send(repeats)
+        return self.pipe.recv()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.pipe.send(0)
+        self.process.join()
+
+
+Way = Callable[[], object] | Elsewhere
+
+
+def in_turns(ways: Mapping[str, Way], options: Options, turn_seconds: float = 0.0) -> dict[str, list[float]]:
     """Times several ways in turns, so that whatever else the machine does hits all of them alike.
 
     Args:
@@ -113,25 +158,19 @@ def in_turns(
     Returns:
         Seconds per call in each turn, by name; turn i of one way was next to turn i of the others.
     """
-    clock = options.clock
 
-    def turn(way: Callable[[], object], repeats: int) -> float:
-        synchronize(options.device)
-        start = clock()
-        for _ in range(repeats):
-            way()
-        synchronize(options.device)
-        return (clock() - start) / repeats
+    def timed(way: Way, repeats: int) -> float:
+        return way.turn(repeats) if isinstance(way, Elsewhere) else turn(way, repeats, options)
 
     for way in ways.values():
-        turn(way, 3)
-    repeats = math.ceil(turn_seconds / min(turn(way, 1) for way in ways.values())) or 1
+        timed(way, 3)
+    repeats = math.ceil(turn_seconds / min(timed(way, 1) for way in ways.values())) or 1
     times: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
     end = time.perf_counter() + options.seconds
     while time.perf_counter() < end or len(times[names[0]]) < 10:
         for name in names:
-            times[name].append(turn(ways[name], repeats))
+            times[name].append(timed(ways[name], repeats))
         names = names[1:] + names[:1]  # nobody always follows the same one
     return times
 

@@ -180,14 +180,22 @@ class TaskClassifier(L.LightningModule):
     def on_fit_start(self) -> None:
         """Notes the seed of the run: that of ``seed_everything``, or torch's own."""
         self.noise_seed = int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed()))
+        self.noise_source: tuple[int, int, int] | None = None
 
     def noise_key(self, batch_idx: int) -> int:
         """Seed of a training batch's noise: another one per seed, epoch, batch and process, in [0, 2^63).
 
         It depends on nothing else, so a resumed run draws what the unbroken run would have drawn.
         """
-        key = (self.noise_seed, self.current_epoch, batch_idx, self.global_rank)
-        return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+        source = (self.noise_seed, self.current_epoch, self.global_rank)
+        if source != self.noise_source:
+            self.noise_source = source
+            self.noise_base = int(np.random.SeedSequence(source).generate_state(1, np.uint64)[0])
+        # SplitMix64 (Steele et al., 2014): the batch's number of the sequence that starts at the base.
+        key = (self.noise_base + (batch_idx + 1) * 0x9E3779B97F4A7C15) % 2**64
+        key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        key = (key ^ (key >> 27)) * 0x94D049BB133111EB % 2**64
+        return (key ^ (key >> 31)) >> 1
 
     def on_train_start(self) -> None:
         """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""

@@ -163,6 +163,18 @@ def test_ranks_draw_different_noise(monkeypatch):
     assert torch.equal(draws[0], draws[2]) and not torch.equal(draws[0], draws[1])
 
 
+def test_batches_and_epochs_draw_different_noise(monkeypatch):
+    model = toy_model()
+    fit(model, max_steps=1)
+    keys = set()
+    for epoch in range(3):
+        monkeypatch.setattr(RoutedClassifier, "current_epoch", epoch)
+        keys |= {model.noise_key(batch) % 2**32 for batch in range(100)}  # torch's source looks at so many bits
+    assert len(keys) == 300
+    model.noise_source, model.noise_base = (model.noise_seed, 2, 0), 0
+    assert model.noise_key(0) == 0xE220A8397B1DCDAF >> 1  # SplitMix64's first number from 0
+
+
 def test_checkpoint_is_plain_and_loads_alone(tmp_path):
     model = toy_model()
     fit(model, default_root_dir=tmp_path, enable_checkpointing=True)

@@ -11,7 +11,7 @@ def run(options: Options) -> list[Table]:
     table = Table("fit with 1 and 2 processes, batch per process as given, wall clock")
     accelerator = "gpu" if options.device == "cuda" else "cpu"
     for batch_size in (64,) if options.quick else (16, 64, 256):
-        images = 2_560 if options.quick else 12_800
+        images = 2_560 if options.quick else 6_400
         seconds: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(1 if options.quick else 3):
             for count, found in seconds.items():

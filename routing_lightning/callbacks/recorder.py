@@ -1,5 +1,6 @@
 """RouteRecorder: keeps the raw numbers, on which the callbacks that draw rely."""
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from routing_lightning.modules.gather import gather_rows
 from routing_lightning.routers import Router
 
 BUFFERED_BATCHES = 256
+QUICK = 100_000  # probabilities whose snapshot takes no time to speak of
 
 
 class Snapshot(NamedTuple):
@@ -32,7 +34,8 @@ class RouteRecorder(L.Callback):
     policies move most, is seen step by step, and after the last batch of each epoch. The history is part of the
     checkpoint: a resumed run goes on with it. When there are more than ``max_values`` probabilities, every second
     snapshot is dropped (its counts go to the next one) and snapshots become half as frequent, so that neither memory
-    nor checkpoints grow without bound.
+    nor checkpoints grow without bound. Large tables, of which a snapshot takes as long as a training step, begin with
+    less frequent ones.
 
     Without a logger that has a folder, the file goes to the Trainer's ``default_root_dir``. With ``fast_dev_run``
     nothing is written.
@@ -61,7 +64,7 @@ class RouteRecorder(L.Callback):
         self.task_names: list[str] = []
         self.num_actions = np.zeros(0, np.int64)
         self.num_blocks = np.zeros(0, np.int64)
-        self.thinned = 0  # how often every second snapshot was dropped
+        self.thinned = 0  # how often snapshots became half as frequent
         self.charts: dict[str, dict[str, list]] = {}
         self._snapshots: list[Snapshot] = []
         self._pending = np.zeros((0, 0, 0), np.int64)  # counts since the last snapshot
@@ -130,7 +133,7 @@ class RouteRecorder(L.Callback):
         self._buffer.clear()
         self._routes = np.zeros((0, 1 + shape[1]), np.int64), np.zeros(0, np.int64), 0
         self._packed = (-2, -2), b""
-        self.thinned = 0
+        self.thinned = max(0, math.ceil(math.log2(max(1, self._pending.size) / QUICK)))
 
     # -- training ------------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,21 @@ def test_thinning_bounds_the_history_and_keeps_all_counts(fit):
     np.testing.assert_array_equal(recorder.totals(), record.counts.sum(0))
 
 
+def test_large_tables_begin_with_less_frequent_snapshots(fit, monkeypatch):
+    recorder = RouteRecorder()
+    size = recorder_size(fit)
+    monkeypatch.setattr("routing_lightning.callbacks.recorder.QUICK", size / 4)
+    record = load(fit([recorder], max_epochs=2))
+    assert recorder.thinned == 2
+    assert record.steps.tolist() == [0, 4, 6, 10, 12]  # every 4 steps, and at the end of an epoch of 6
+    assert record.counts.sum() == 2 * 96 * 3
+
+
+def recorder_size(fit) -> int:
+    """Probabilities in a snapshot of the toy model."""
+    return load(fit([RouteRecorder()], max_epochs=1)).probabilities[0].size
+
+
 def test_checkpoint_stays_small_and_plain(fit):
     trainer = fit([RouteRecorder()])
     state = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=True)["callbacks"]["RouteRecorder"]

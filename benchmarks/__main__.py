@@ -17,7 +17,7 @@ import torch
 from benchmarks.harness import Options, write
 from routing_lightning.allocator import keep_freed_memory
 
-NAMES = ("step", "blocks", "fit", "wpl", "input", "ddp", "dispatch")
+NAMES = ("step", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy")
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch, 1 by default")
     parser.add_argument("--quick", action="store_true", help="rougher, and without the largest sizes")
-    parser.add_argument("--root", help="folder of the data for fit and input; synthetic pictures by default")
+    parser.add_argument("--root", help="folder of CIFAR for fit, input, ddp and accuracy; noise by default")
     words = parser.parse_args()
     unknown = set(words.names) - set(NAMES)
     if unknown:

@@ -1,5 +1,6 @@
 """What every multi-task classifier shares: batches, metrics, optimizer."""
 
+import math
 import os
 import warnings
 from types import FrameType
@@ -105,11 +106,16 @@ class TaskClassifier(L.LightningModule):
         """Checks a batch while it is on the host.
 
         Raises:
-            UsageError: if it is not ``(image, task, label)`` or a task or label is out of range.
+            UsageError: if it is not ``(image, task, label)`` with one task and label per image, in their ranges.
         """
         if not (isinstance(batch, (tuple, list)) and len(batch) == 3 and all(isinstance(x, Tensor) for x in batch)):
             raise UsageError(f"a batch is a {type(batch).__name__}; the data must yield tensors (image, task, label).")
-        _, tasks, labels = batch
+        images, tasks, labels = batch
+        if not (tasks.shape == labels.shape == images.shape[:1]):
+            raise UsageError(
+                f"a batch has shapes {tuple(images.shape)}, {tuple(tasks.shape)} and {tuple(labels.shape)}; the data "
+                "must yield as many tasks (N,) and labels (N,) as images (N, ...)."
+            )
         for name, values, option, count in (
             ("task", tasks, "num_tasks", self.num_tasks),
             ("label", labels, "num_classes", self.num_classes),
@@ -156,6 +162,8 @@ class TaskClassifier(L.LightningModule):
             optimizer = self.make_optimizer(self.trained_parameters())
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise ValueError("LBFGS evaluates the loss several times per step, which is not supported here")
+            if not all(math.isfinite(group.get("lr", 0)) for group in optimizer.param_groups):
+                raise ValueError(f"lr is {optimizer.param_groups[0]['lr']}, which is no finite number")
             self.configured = dict(optimizer.defaults)
             if self.make_lr_scheduler is None:
                 return optimizer

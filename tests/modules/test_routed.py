@@ -246,6 +246,18 @@ def test_task_or_label_out_of_range_is_told(position, value, message):
         fit(toy_model(), data, num_sanity_val_steps=0)
 
 
+def test_a_batch_without_one_label_per_image_is_told():
+    batch = (torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(UsageError, match=r"shapes \(4, 1, 8, 8\), \(4,\) and \(3,\)"):
+        toy_model().on_before_batch_transfer(batch, 0)
+
+
+@pytest.mark.parametrize("lr", [float("nan"), float("inf")])
+def test_a_learning_rate_that_is_no_number_is_told(lr):
+    with pytest.raises(UsageError, match=f"lr is {lr}"):
+        fit(toy_model(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr)))
+
+
 def test_more_tasks_in_the_data_than_in_the_model_is_told():
     with pytest.raises(UsageError, match="num_tasks of the model is 3 but the data has 5"):
         fit(toy_model(), ToyDataModule(num_tasks=5))

@@ -283,7 +283,7 @@ class Router(nn.Module):
         assert trace.final_reward is not None and trace.probabilities is not None
         if self.collaboration.rho == 0:  # the same in fewer operations
             trace.rewards = torch.zeros(trace.actions.shape, dtype=torch.float32)
-            trace.returns = trace.final_reward.unsqueeze(1).expand(trace.actions.shape)
+            trace.returns = trace.final_reward.unsqueeze(1).expand(trace.actions.shape).clone()
         else:
             trace.rewards = self.collaboration(trace.actions, trace.probabilities)
             trace.returns = returns(trace.final_reward, trace.rewards, self.gamma)

@@ -23,6 +23,18 @@ def test_correctness_reward_is_plus_and_minus_one():
     assert reward.tolist() == [1.0, -1.0, 1.0] and reward.dtype == torch.float32
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_learner_may_write_to_the_returns(depth):
+    router = Router(TabularPolicy(), WPL())
+    router.build(2, [4] * depth)
+    trace = router.start(torch.tensor([0, 1, 1]), explore=True)
+    trace.final_reward = torch.tensor([1.0, -1.0, 1.0])
+    router.reward(trace)
+    assert trace.returns.tolist() == [[1.0] * depth, [-1.0] * depth, [1.0] * depth]
+    trace.returns.sub_(0.5)
+    assert trace.returns[:, -1].tolist() == [0.5, -1.5, 0.5] and trace.final_reward.tolist() == [1, -1, 1]
+
+
 def collaboration(rho=0.3, by="probability", num_actions=(4, 2, 3)) -> CollaborationReward:
     reward = CollaborationReward(rho, by)
     reward.build(list(num_actions))

@@ -11,6 +11,7 @@ Each writes a JSON and a Markdown file to ``benchmarks/results``.
 
 import argparse
 import importlib
+from pathlib import Path
 
 import torch
 
@@ -32,6 +33,12 @@ def main() -> None:
     unknown = set(words.names) - set(NAMES)
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; give any of {', '.join(NAMES)}")
+    if words.threads < 1:
+        parser.error(f"--threads is {words.threads}; give at least 1")
+    if words.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device is cuda, but PyTorch finds no GPU here; give cpu")
+    if words.root is not None and not Path(words.root).is_dir():
+        parser.error(f"--root {words.root} is no folder; give one with CIFAR-100, or leave it out")
     options = Options(words.device, words.threads, words.quick, words.root)
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as the command line does; the processes that a benchmark starts decide for themselves

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
 import yaml
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -196,3 +197,7 @@ def main(args: ArgsType = None) -> RoutingCLI | None:
             raise
         print(f"error: {mistake}", file=sys.stderr)
         raise SystemExit(1) from None
+    finally:
+        # Lightning leaves gloo's connections to the interpreter's end, at which their threads may abort the process.
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()

@@ -32,9 +32,12 @@ class TaskMetrics(Metric):
             hits: (N,) bool, whether each prediction is right.
             tasks: (N,) int64 in [0, T).
         """
-        self.correct.index_add_(0, tasks, hits.long())
-        self.total.index_add_(0, tasks, torch.ones_like(tasks))
-        self.loss.add_(loss, alpha=len(tasks))
+        if not len(tasks):
+            return  # the mean of no loss is nan
+        # Not in place: a metric that was reset in inference mode holds tensors that may not be changed outside of it.
+        self.correct = self.correct.index_add(0, tasks, hits.long())
+        self.total = self.total.index_add(0, tasks, torch.ones_like(tasks))
+        self.loss = self.loss + loss * len(tasks)
 
     def compute(self) -> tuple[Tensor, Tensor]:
         """Mean loss (), and accuracy of each task in [0, 1], (T,) float32; nan for a task without samples."""

@@ -116,6 +116,7 @@ def refused(capsys, *words: str) -> str:
         ("--model.init_args.num_tasks=5", "num_tasks of the model is 5 but the data has 10"),
         ("--model.init_args.num_classes=0", "num_classes is 0"),
         ("--model.init_args.router.init_args.learner.init_args.policy_lr=0", "policy_lr is 0"),
+        ("--model.init_args.router.init_args.learner.init_args.policy_lr=.inf", "policy_lr is inf"),
         ("--model.init_args.router.init_args.learner.init_args.scaling=both", "scaling"),
         ("--data.init_args.batch_size=0", "batch_size is 0"),
         ("--data.init_args.val_fraction=1", "val_fraction is 1"),

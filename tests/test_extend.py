@@ -46,7 +46,7 @@ def fit(command: str, *options: str):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_pages_commands_train(command, my_parts):
     # the callbacks that record need not run each time
-    cli = fit(command, "--trainer.max_epochs=1", *(["--record=null"] if command != COMMANDS[0] else []))
+    cli = fit(command, "--trainer.max_epochs=2", *(["--record=null"] if command != COMMANDS[0] else []))
     router = cli.model.router
     named = re.findall(r"my_parts\.([A-Z]\w+)", command) or ["AverageReturns"]
     assert type(router.learner).__name__ == named[-1]

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier, feature_size, sgd
-from routing_lightning.modules.gather import gather_trace
+from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients, make_aggregator
 from routing_lightning.nn.blocks import Blocks, LinearBlocks
 from routing_lightning.nn.layers import layer_sizes
@@ -135,6 +135,7 @@ class RoutedClassifier(TaskClassifier):
             raise UsageError("allow_pass is true but nothing is recurrent; set recurrent_steps to at least 1.")
         self.network = RoutingNetwork(layers, router, num_tasks, order, may_pass)
         self.final_reward = final_reward
+        self.gather_trace = TraceGatherer()
         self.aggregator = make_aggregator(aggregator)
 
     @property
@@ -226,7 +227,7 @@ class RoutedClassifier(TaskClassifier):
         if joint:
             self.router.step(trace)
         else:
-            trace = gather_trace(trace, self.trainer.strategy)
+            trace = self.gather_trace(trace, self.router, self.trainer.strategy)
             self.router.learn(trace)
 
         loss = loss.detach()

@@ -38,7 +38,7 @@ class Blocks(nn.Module):
         self.active: set[int] = set()
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
-        """Applies to each of N > 0 samples, none of which PASSes, its block: (N, ...) -> (N, ...)."""
+        """Applies to each sample, none of which PASSes, its block: (N, ...) -> (N, ...)."""
         raise TypeError(f"{type(self).__name__} does not say what its blocks do: override apply_route")
 
     def block_parameters(self, block: int) -> Iterable[nn.Parameter]:
@@ -55,14 +55,19 @@ class Blocks(nn.Module):
 
         Returns:
             (N, ...), in the order of ``x``.
+
+        Raises:
+            UsageError: if there is not one action per sample, in its range, or ``x`` does not fit the blocks.
         """
+        if len(actions) != len(x):
+            raise UsageError(f"a layer got {len(actions)} actions for {len(x)} samples; give one per sample.")
         actions = actions.cpu()
         route = Route.of(actions, self.num_blocks, x.device)
         if self.training:
             self.active.update(route.blocks)
         if not route.passed:
             return self.apply_route(x, route)
-        if not route.blocks:
+        if not route.blocks:  # all PASS
             return x
         stay = torch.nonzero(actions != self.num_blocks).squeeze(1)
         moved = stay.to(x.device, non_blocking=True)
@@ -112,6 +117,8 @@ class LinearBlocks(Blocks):
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
         """Affine maps, and ReLU: (N, in_features) -> (N, out_features)."""
+        if not route.blocks:
+            return x.new_zeros(0, cast(int, self.out_features)) + x.sum()
         return routed_linear(x, route, self._parameters_of(route.blocks), self.relu)
 
     def _parameters_of(self, blocks: Iterable[int]) -> list[nn.Parameter]:
@@ -154,7 +161,9 @@ class ModuleBlocks(Blocks):
         self.blocks = nn.ModuleList(modules)
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
-        """Calls the module of each block in use."""
+        """Calls the module of each block in use; for an empty batch the first, which knows the shape of the output."""
+        if not route.blocks:
+            return self.blocks[0](x)
         pieces = x.index_select(0, route.order).split(route.sizes)
         outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
         return torch.cat(outputs).index_select(0, route.inverse)

@@ -42,9 +42,11 @@ class Route:
             device: where the activations are.
 
         Raises:
-            UsageError: if an action is out of its range.
+            UsageError: if they are no integers (N,), or out of their range.
         """
         chosen = actions.numpy()  # on few numbers NumPy starts faster than torch
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise UsageError(f"a layer got actions {tuple(actions.shape)} of {actions.dtype}; give (N,) integers.")
         order, most = np.empty(len(chosen), np.int64), min(len(chosen), num_blocks)
         blocks, counts = np.empty(most, np.int64), np.empty(most, np.int64)
         used, passed = compiled.sort_by_block(chosen, num_blocks, order, blocks, counts)
@@ -100,7 +102,7 @@ class _SegmentLinear(torch.autograd.Function):
         y = torch.cat([torch.mm(piece, block) for piece, block in zip(x.split(route.sizes), blocks, strict=True)])
         if relu:
             y.relu_()
-        ctx.save_for_backward(x, y, *blocks)
+        ctx.save_for_backward(x, y if relu else None, *blocks)
         return y.index_select(0, route.inverse)
 
     @staticmethod
@@ -134,7 +136,7 @@ class _PaddedLinear(torch.autograd.Function):
         y = torch.bmm(padded, weight).view(count * longest, outputs).index_select(0, slots)
         if relu:
             y.relu_()
-        ctx.save_for_backward(padded, y, weight, slots)
+        ctx.save_for_backward(padded, y if relu else None, weight, slots)
         ctx.relu, ctx.dtype = relu, blocks[0].dtype
         return y
 
@@ -153,32 +155,42 @@ class _PaddedLinear(torch.autograd.Function):
         return grad_x, None, None, *own
 
 
+def _addresses(blocks: Sequence[Tensor], shape: torch.Size) -> np.ndarray:
+    """Where blocks lie: (U,) int64. Checks what the compiled loops take on trust."""
+    if {(block.shape, block.dtype, block.device.type) for block in blocks} != {(shape, torch.float32, "cpu")}:
+        raise UsageError(
+            f"the blocks of a layer differ in shape, type or device; give all {tuple(shape)} and one type."
+        )
+    return np.array([block.data_ptr() for block in blocks])
+
+
 class _CompiledLinear(torch.autograd.Function):
     """One compiled loop over the blocks, for few samples per block; float32 on the host."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, route: Route, relu: bool, *blocks: Tensor) -> Tensor:
         blocks = tuple(block.contiguous() for block in blocks)
-        addresses = np.array([block.data_ptr() for block in blocks])
+        addresses = _addresses(blocks, blocks[0].shape)
         x = x.contiguous()
         y = x.new_empty(x.shape[0], blocks[0].shape[1])
         compiled.forward(x.numpy(), route.host_order, route.counts, addresses, relu, y.numpy())
-        ctx.save_for_backward(x, y, *blocks)
-        ctx.route, ctx.relu = route, relu
+        ctx.save_for_backward(x, y if relu else None, *blocks)
+        ctx.route, ctx.relu, ctx.shape = route, relu, blocks[0].shape
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y, *blocks = ctx.saved_tensors
-        addresses = np.array([block.data_ptr() for block in blocks])
-        own = x.new_empty(len(blocks), *blocks[0].shape)
+        addresses = _addresses(blocks, ctx.shape)
+        own = x.new_empty(len(blocks), *ctx.shape)
         wanted = ctx.needs_input_grad[0]
         grad_x = torch.empty_like(x)
         order, counts = ctx.route.host_order, ctx.route.counts
         given = grad.contiguous().numpy()
+        result = y.numpy() if ctx.relu else given
         compiled.backward(
-            x.numpy(), y.numpy(), given, order, counts, addresses, ctx.relu, wanted, grad_x.numpy(), own.numpy()
+            x.numpy(), result, given, order, counts, addresses, ctx.relu, wanted, grad_x.numpy(), own.numpy()
         )
         return grad_x if wanted else None, None, None, *own.unbind(0)
 
@@ -212,10 +224,21 @@ def routed_linear(x: Tensor, route: Route, blocks: Sequence[Tensor], relu: bool)
         relu: whether a ReLU follows.
 
     Returns:
-        (N, out), in the order of ``x``. Under autocast in its lower precision, as ``nn.Linear`` does.
+        (N, out), in the order of ``x``. Under autocast in its lower precision, as ``nn.Linear`` does. Has a first
+        derivative only.
+
+    Raises:
+        UsageError: if ``x`` does not fit the blocks.
     """
-    kind = x.device.type
+    kind, inputs = x.device.type, blocks[0].shape[0] - 1
+    if x.dim() != 2 or x.shape[1] != inputs or len(route.host_order) != len(x):
+        raise UsageError(
+            f"a layer got activations {tuple(x.shape)} and {len(route.host_order)} actions; give (N, {inputs}) and as "
+            "many actions."
+        )
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        if x.dtype != blocks[0].dtype:
+            raise UsageError(f"a layer of {blocks[0].dtype} got activations of {x.dtype}; convert one of them.")
         return fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks)
     with torch.autocast(kind, enabled=False):
         x = x.to(torch.get_autocast_dtype(kind))

@@ -1,5 +1,6 @@
 """The interface of a learner: what a policy's numbers mean and how they change."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -110,8 +111,8 @@ class GradientLearner(Learner):
         lr_scheduler: SchedulerMaker | None = None,
     ) -> None:
         super().__init__()
-        if not lr > 0:
-            raise UsageError(f"lr of {type(self).__name__} is {lr}; give a learning rate above 0.")
+        if not 0 < lr < math.inf:
+            raise UsageError(f"lr of {type(self).__name__} is {lr}; give a finite learning rate above 0.")
         self.lr = lr
         self.make_optimizer = optimizer
         self.make_lr_scheduler = lr_scheduler

@@ -215,11 +215,15 @@ class Router(nn.Module):
         else:
             agents = tasks if self.agents == "per_task" else torch.zeros_like(tasks)
         trace = Trace(tasks=tasks, agents=agents)
-        if isinstance(self.policy, TabularPolicy):
-            given = self.learner.probabilities(self.policy.scores(agents).detach(), self.policy.num_actions)
-            trace.probabilities = given
+        if not self.uses_state:
+            trace.probabilities = given = self.table_probabilities(agents)
             trace.actions = draw(given, generator) if explore else given.argmax(-1)
         return trace
+
+    def table_probabilities(self, agents: Tensor) -> Tensor:
+        """What the actions of a table's agents are drawn from now: agents (N,) -> (N, D, K) float32 on the host."""
+        assert isinstance(self.policy, TabularPolicy)
+        return self.learner.probabilities(self.policy.scores(agents).detach(), self.policy.num_actions)
 
     def rows(self, tasks: Tensor) -> Tensor:
         """Row of the dispatcher's policy for each sample."""
@@ -291,7 +295,7 @@ class Router(nn.Module):
     def dispatch_trace(self, trace: Trace) -> Trace:
         """The dispatcher's part of a trace: its action is the agent, its return that of the first decision."""
         assert trace.returns is not None
-        first = trace.returns[:, :1]
+        first = trace.returns[:, :1].clone()
         return replace(
             trace,
             agents=self.rows(trace.tasks),
@@ -306,9 +310,11 @@ class Router(nn.Module):
     def learn(self, trace: Trace) -> None:
         """Learns from a batch's trace that has its final reward."""
         self.reward(trace)
+        # Taken first: a learner may write to its trace.
+        dispatched = None if self.dispatcher is None else self.dispatch_trace(trace)
         self.learner.learn(self.policy, trace)
-        if self.dispatcher is not None:
-            self.dispatcher.learner.learn(self.dispatcher.policy, self.dispatch_trace(trace))
+        if self.dispatcher is not None and dispatched is not None:
+            self.dispatcher.learner.learn(self.dispatcher.policy, dispatched)
 
     def loss(self, trace: Trace) -> Tensor:
         """The learners' loss for a trace that has its final reward, where the gradient is to reach the states."""

@@ -1,5 +1,6 @@
 """The Weighted Policy Learner (paper, Algorithm 3; Abdallah & Lesser, 2006) for tabular policies."""
 
+import math
 from typing import Literal
 
 import numba
@@ -180,8 +181,8 @@ class WPL(Learner):
         projection: Projection = "normalise",
     ) -> None:
         super().__init__()
-        if not policy_lr > 0:
-            raise UsageError(f"policy_lr is {policy_lr}; give a learning rate above 0.")
+        if not 0 < policy_lr < math.inf:
+            raise UsageError(f"policy_lr is {policy_lr}; give a finite learning rate above 0.")
         if baseline_lr is not None and not 0 < baseline_lr <= 1:
             raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1], or null for that of the policy.")
         if baseline_lr is None and policy_lr > 1:

@@ -105,6 +105,52 @@ def test_actions_out_of_range_are_refused(action):
         LinearBlocks(3, 4, 4)(torch.zeros(2, 4), torch.tensor([0, action]))
 
 
+@pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear, dispatch._CompiledLinear])
+@pytest.mark.parametrize(
+    ("x", "actions", "message"),
+    [
+        (torch.zeros(8, 9), torch.arange(8) % 2, r"activations \(8, 9\).*give \(N, 5\)"),
+        (torch.zeros(8, 4), torch.arange(8) % 2, r"activations \(8, 4\)"),
+        (torch.zeros(2, 8, 5), torch.arange(2), r"activations \(2, 8, 5\)"),
+        (torch.zeros(8, 5), torch.arange(16) % 2, "16 actions for 8 samples"),
+        (torch.zeros(8, 5), torch.arange(4) % 2, "4 actions for 8 samples"),
+        (torch.zeros(8, 5, dtype=torch.float64), torch.arange(8) % 2, "float32 got activations of torch.float64"),
+        (torch.zeros(4, 5), torch.zeros(4), "give \\(N,\\) integers"),
+        (torch.zeros(4, 5), torch.zeros(4, dtype=torch.bool), "give \\(N,\\) integers"),
+        (torch.zeros(4, 5), torch.zeros(4, 1, dtype=torch.long), "give \\(N,\\) integers"),
+    ],
+)
+def test_what_does_not_fit_the_blocks_is_refused(way, x, actions, message, monkeypatch):
+    monkeypatch.setattr(dispatch, "fastest_way", lambda *_: way)
+    with pytest.raises(UsageError, match=message):
+        LinearBlocks(2, 5, 3)(x, actions)
+
+
+@pytest.mark.parametrize("block", [torch.zeros(6, 2), torch.zeros(6, 3, dtype=torch.float64)])
+def test_blocks_of_other_shape_or_type_are_refused(block):
+    blocks = LinearBlocks(2, 5, 3)
+    blocks.blocks[1].data = block
+    with pytest.raises(UsageError, match="blocks of a layer differ"):
+        blocks(torch.zeros(2, 5), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("kind", ["linear", "module"])
+def test_an_empty_batch_gives_an_empty_output(kind):
+    blocks = LinearBlocks(2, 5, 3) if kind == "linear" else ModuleBlocks([nn.Linear(5, 3), nn.Linear(5, 3)])
+    x = torch.zeros(0, 5, requires_grad=True)
+    outputs = blocks(x, torch.zeros(0, dtype=torch.long))
+    outputs.sum().backward()
+    assert outputs.shape == (0, 3) and x.grad.shape == (0, 5)
+
+
+@pytest.mark.parametrize("way", [dispatch._SegmentLinear, dispatch._PaddedLinear, dispatch._CompiledLinear])
+def test_outputs_without_relu_may_be_changed_in_place(way, monkeypatch):
+    monkeypatch.setattr(dispatch, "fastest_way", lambda *_: way)
+    outputs = LinearBlocks(2, 5, 3, relu=False)(torch.zeros(4, 5), torch.arange(4) % 2)
+    outputs.add_(1)
+    outputs.sum().backward()
+
+
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_a_route_sorts_samples_by_block(actions):
     route = dispatch.Route.of(torch.tensor(actions, dtype=torch.long), 5, torch.device("cpu"))

@@ -82,3 +82,23 @@ def test_policy_and_averages_are_in_the_state_dict():
 def test_impossible_gamma_is_refused(gamma):
     with pytest.raises(UsageError, match="gamma is"):
         Router(TabularPolicy(), WPL(), gamma=gamma)
+
+
+class Careless(WPL):
+    """Writes to the trace that it learned from."""
+
+    def learn(self, policy, trace):
+        super().learn(policy, trace)
+        trace.returns.zero_()
+
+
+def test_what_a_learner_does_to_its_trace_does_not_reach_the_dispatcher():
+    tables = []
+    for learner in (WPL(), Careless()):
+        router = Router(TabularPolicy(), learner, agents="dispatched")
+        router.build(3, [4, 4])
+        trace = router.start(torch.tensor([0, 1, 2, 0]), explore=True, generator=torch.Generator().manual_seed(0))
+        trace.final_reward = torch.tensor([1.0, -1.0, 1.0, 1.0])
+        router.learn(trace)
+        tables.append(router.dispatcher.policy.table)
+    assert torch.equal(*tables) and not torch.equal(tables[0], torch.full((3, 1, 3), 1 / 3))

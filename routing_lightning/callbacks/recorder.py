@@ -12,7 +12,7 @@ from torch import Tensor
 from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
 from routing_lightning.callbacks.record import FILE_NAME, RouteRecord, write_whole
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.gather import gather_rows
+from routing_lightning.modules.gather import RowGatherer
 from routing_lightning.routers import Router
 
 BUFFERED_BATCHES = 256
@@ -251,7 +251,8 @@ class RouteRecorder(L.Callback):
         self._validation.clear()
         routes, counts = rows.unique(dim=0, return_counts=True)
         if trainer.world_size > 1:
-            gathered = gather_rows(torch.cat([routes, counts[:, None]], dim=1), trainer.strategy.root_device)
+            rows = torch.cat([routes, counts[:, None]], dim=1)
+            gathered = torch.cat(RowGatherer()(rows, trainer.strategy.root_device))
             routes, place = gathered[:, :-1].unique(dim=0, return_inverse=True)
             counts = torch.zeros(len(routes), dtype=torch.long).index_add_(0, place, gathered[:, -1])
         self._routes = routes.numpy(), counts.numpy(), trainer.global_step

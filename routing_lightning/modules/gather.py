@@ -10,45 +10,56 @@ from torch import Tensor
 from routing_lightning.routers import Router, Trace
 
 
-def _sizes(count: int, device: torch.device) -> list[int]:
-    """Number of rows of each process."""
-    own = torch.tensor([count], device=device)
-    counts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(counts, own)
-    return torch.cat(counts).tolist()
+def _gather(rows: Tensor) -> list[Tensor]:
+    """The rows (n, M) of each process, n being the same for all."""
+    gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, rows)
+    return gathered
 
 
-def _gather(rows: Tensor, sizes: list[int]) -> Tensor:
-    """Rows of all processes in rank order: (n_r, M) -> (sum n_r, M), n_r being ``sizes[r]``."""
-    padded = rows.new_zeros(max(sizes), rows.shape[1])
-    padded[: len(rows)] = rows
-    gathered = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(gathered, padded)
-    return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
+class RowGatherer:
+    """Gathers rows of all processes, in rank order, with one message each time.
 
-
-def gather_rows(rows: Tensor, device: torch.device) -> Tensor:
-    """Rows of all processes in rank order: (n_r, M) on the host -> (sum n_r, M) on the host.
-
-    Args:
-        rows: this process's rows; their number may differ between processes.
-        device: where to communicate from.
-    """
-    return _gather(rows.to(device), _sizes(len(rows), device)).cpu()
-
-
-class TraceGatherer:
-    """Gathers the traces of all processes, in rank order, with one message per batch.
-
-    A message has room for as many samples as any process has had, and says how many it holds; if a batch is larger, all
-    processes see it and send it again.
+    A message has room for as many rows as any process has had, and says how many it holds; if there are more, all
+    processes see it and send again.
 
     Attributes:
-        room: samples that a message has room for, the same on all processes.
+        room: rows that a message has room for, the same on all processes.
     """
 
     def __init__(self) -> None:
         self.room = 0
+
+    def __call__(self, rows: Tensor, device: torch.device) -> list[Tensor]:
+        """The rows (n_r, M) of each process r, on the host.
+
+        Args:
+            rows: this process's rows (n, M), M above 0, on the host; their number may differ between processes.
+            device: where to communicate from.
+        """
+        message = rows.new_zeros(1 + self.room, rows.shape[1])
+        message[0, 0] = len(rows)
+        message[1 : 1 + len(rows)] = rows[: self.room]
+        host = torch.stack(_gather(message.to(device))).cpu()
+        sizes = host[:, 0, 0].long().tolist()
+        if max(sizes) > self.room:
+            self.room = max(sizes)
+            return self(rows, device)
+        return [part[1 : 1 + size] for part, size in zip(host, sizes, strict=True)]
+
+
+def _gather_states(states: Tensor, sizes: list[int]) -> Tensor:
+    """States of all processes in rank order, on the device: (n_r, M) -> (sum n_r, M), n_r being ``sizes[r]``."""
+    padded = states.new_zeros(max(sizes), states.shape[1])
+    padded[: len(states)] = states
+    return torch.cat([part[:size] for part, size in zip(_gather(padded), sizes, strict=True)])
+
+
+class TraceGatherer:
+    """Gathers the traces of all processes, in rank order, with one message per batch."""
+
+    def __init__(self) -> None:
+        self.rows = RowGatherer()
 
     def __call__(self, trace: Trace, router: Router, strategy: Strategy) -> Trace:
         """The trace of all processes' samples; the trace itself in a single process.
@@ -71,8 +82,7 @@ class TraceGatherer:
         if router.uses_state:
             columns.append(trace.probabilities.flatten(1))
         rows = torch.cat([column.double() for column in columns], dim=1)
-        parts = self._exchange(rows, strategy.root_device)
-        sizes = [len(part) for part in parts]
+        parts = self.rows(rows, strategy.root_device)
         joint = torch.cat(parts)
         tasks, agents = joint[:, 0].long(), joint[:, 1].long()
         if router.uses_state:
@@ -84,22 +94,7 @@ class TraceGatherer:
             tasks=tasks,
             agents=agents,
             actions=joint[:, 2 : 2 + depth].long(),
-            states=[_gather(state.detach().flatten(1), sizes) for state in trace.states],
+            states=[_gather_states(state.detach().flatten(1), [len(part) for part in parts]) for state in trace.states],
             final_reward=joint[:, 2 + depth].float(),
             probabilities=probabilities,
         )
-
-    def _exchange(self, rows: Tensor, device: torch.device) -> list[Tensor]:
-        """The rows (n_r, M) of each process r, on the host."""
-        message = rows.new_zeros(1 + self.room, rows.shape[1])
-        message[0, 0] = len(rows)
-        message[1 : 1 + len(rows)] = rows[: self.room]
-        message = message.to(device)
-        gathered = [torch.empty_like(message) for _ in range(dist.get_world_size())]
-        dist.all_gather(gathered, message)
-        host = torch.stack(gathered).cpu()
-        sizes = host[:, 0, 0].long().tolist()
-        if max(sizes) > self.room:
-            self.room = max(sizes)
-            return self._exchange(rows, device)
-        return [part[1 : 1 + size] for part, size in zip(host, sizes, strict=True)]

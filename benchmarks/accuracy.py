@@ -1,21 +1,18 @@
 """Whether the fast paths cost accuracy: trainings with and without them, through the command line."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import lightning as L
+import torch
 
-from benchmarks.fit import ROOT
+from benchmarks.fit import train
 from benchmarks.harness import Options, Table
 from routing_lightning.nn import dispatch
 
 
 class Accuracies(L.Callback):
-    """Writes the validation accuracy of each epoch, in %, to ``accuracy.json`` in the run's root.
+    """Writes the validation accuracy of each epoch, in %, to ``measured.json`` in the run's root.
 
     Args:
         slow: one product per block and contiguous images, in place of compiled loops and channels-last.
@@ -28,25 +25,19 @@ class Accuracies(L.Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self.slow:
             dispatch.fastest_way = lambda *_: dispatch._SegmentLinear
-            for parameter in pl_module.features.parameters():
-                parameter.data = parameter.data.contiguous()
+            pl_module.features.to(memory_format=torch.contiguous_format)
             pl_module.features.register_forward_pre_hook(lambda _, given: (given[0].contiguous(),))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.accuracies.append(round(100 * trainer.callback_metrics["val/acc"].item(), 1))
-        Path(trainer.default_root_dir, "accuracy.json").write_text(json.dumps(self.accuracies))
+        Path(trainer.default_root_dir, "measured.json").write_text(json.dumps(self.accuracies))
 
 
 def accuracies(options: Options, seed: int, words: list[str]) -> list[float]:
-    """Accuracies of a training of ``configs/cifar_mtl.yaml``, epoch by epoch."""
-    with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, str(ROOT / "train.py"), "fit", f"--config={ROOT / 'configs' / 'cifar_mtl.yaml'}"]
-        line += [f"--data.init_args.root={options.root}", f"--seed_everything={seed}", "--trainer.max_epochs=3"]
-        line += ["--trainer.num_sanity_val_steps=0", "--trainer.enable_progress_bar=false"]
-        line += ["--trainer.callbacks=benchmarks.accuracy.Accuracies", f"--trainer.default_root_dir={folder}", *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(options.threads)}
-        subprocess.run(line, env=environment, cwd=folder, check=True, capture_output=True)
-        return json.loads((Path(folder) / "accuracy.json").read_text())
+    """Accuracies of a training, epoch by epoch."""
+    line = [f"--data.init_args.root={options.root}", f"--seed_everything={seed}", "--trainer.max_epochs=3"]
+    line += ["--trainer.num_sanity_val_steps=0"]
+    return train(options, "benchmarks.accuracy.Accuracies", [*line, *words])
 
 
 def run(options: Options) -> list[Table]:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Clock(L.Callback):
-    """Writes ``clock.json`` to the run's root: wall and processor seconds of each epoch, and growth of memory."""
+    """Writes ``measured.json`` to the run's root: wall and processor seconds of each epoch, and growth of memory."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.epochs: list[tuple[float, float]] = []
@@ -36,21 +37,27 @@ class Clock(L.Callback):
         self.epochs.append((time.perf_counter() - self.start[0], time.process_time() - self.start[1]))
         if trainer.is_global_zero:
             content = {"epochs": self.epochs, "grown_mb": memory("cpu", peak=True) - self.before}
-            Path(trainer.default_root_dir, "clock.json").write_text(json.dumps(content))
+            Path(trainer.default_root_dir, "measured.json").write_text(json.dumps(content))
+
+
+def train(options: Options, callback: str, words: list[str]) -> Any:
+    """Runs ``train.py fit`` with ``configs/cifar_mtl.yaml``; returns what a callback left in ``measured.json``."""
+    with tempfile.TemporaryDirectory() as folder:
+        line = [sys.executable, str(ROOT / "train.py"), "fit", f"--config={ROOT / 'configs' / 'cifar_mtl.yaml'}"]
+        line += ["--trainer.enable_progress_bar=false", f"--trainer.callbacks={callback}"]
+        line += [f"--trainer.default_root_dir={folder}", *words]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(options.threads)}
+        subprocess.run(line, env=environment, cwd=folder, check=True, capture_output=True)
+        return json.loads((Path(folder) / "measured.json").read_text())
 
 
 def command(options: Options, batch_size: int, batches: int, words: list[str]) -> dict[str, float]:
-    """Runs ``train.py fit`` on CIFAR-MTL as shipped, without validation: wall and processor seconds of an epoch."""
+    """Trains on CIFAR-MTL as shipped, without validation: wall and processor seconds of an epoch."""
     data = ["--data", "CIFARMTLDataModule", "--data.root", str(options.root)]
     data = ["--data", "benchmarks.synthetic.Synthetic"] if options.root is None else data
-    with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, str(ROOT / "train.py"), "fit", f"--config={ROOT / 'configs' / 'cifar_mtl.yaml'}", *data]
-        line += [f"--data.batch_size={batch_size}", f"--trainer.limit_train_batches={batches}"]
-        line += ["--trainer.max_epochs=2", "--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false"]
-        line += ["--trainer.callbacks=benchmarks.fit.Clock", f"--trainer.default_root_dir={folder}", *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(options.threads)}
-        subprocess.run(line, env=environment, cwd=folder, check=True, capture_output=True)
-        content = json.loads((Path(folder) / "clock.json").read_text())
+    data += [f"--data.batch_size={batch_size}", f"--trainer.limit_train_batches={batches}"]
+    data += ["--trainer.max_epochs=2", "--trainer.limit_val_batches=0"]
+    content = train(options, "benchmarks.fit.Clock", [*data, *words])
     wall, cpu = content["epochs"][-1]
     return {"wall": wall, "cpu": cpu, "grown_mb": content["grown_mb"]}
 

@@ -1,4 +1,4 @@
-"""Datamodules that yield batches of `(image, task, label)`."""
+"""Datamodules that yield batches of ``(image, task, label)``."""
 
 from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, MultiTaskDataset
 from routing_lightning.datamodules.cifar import CIFARMTLDataModule

@@ -14,7 +14,7 @@ _FAILURES = (OSError, RuntimeError, ValueError, EOFError, HTTPException, tarfile
 
 @contextmanager
 def explained_download(what: str, path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a `UsageError` that names `what` and the missing `path`."""
+    """Turns whatever goes wrong inside into a ``UsageError`` that names ``what`` and the missing ``path``."""
     try:
         yield
     except _FAILURES as error:

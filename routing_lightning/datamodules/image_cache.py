@@ -22,18 +22,18 @@ CHUNK = 1024
 class ImageCache:
     """The images of a list of files, decoded to RGB, resized and kept in one .npy file.
 
-    The file's name is a hash of the names, sizes and times of change of the images and of the image size, so
-    that changed images are decoded anew. It is written under a temporary name and then renamed: a run that
-    breaks off leaves no half-written cache, and two runs at once do each other no harm.
+    The file's name is a hash of the names, sizes and times of change of the images and of the image size, so that
+    changed images are decoded anew. It is written under a temporary name and then renamed: a run that breaks off leaves
+    no half-written cache, and two runs at once do each other no harm.
 
     Args:
-        root: Folder of the images.
-        names: Paths of the images relative to `root`; their order is the order of the array.
-        size: Height and width of the decoded images.
-        cache_dir: Folder of the cache; None: `.cache` in `root`.
+        root: folder of the images.
+        names: paths of the images relative to ``root``; their order is the order of the array.
+        size: height and width of the decoded images.
+        cache_dir: folder of the cache; None: ``.cache`` in ``root``.
 
     Raises:
-        UsageError: An image file is missing.
+        UsageError: if an image file is missing.
     """
 
     def __init__(self, root: Path, names: Sequence[str], size: int, cache_dir: str | None = None) -> None:
@@ -44,10 +44,10 @@ class ImageCache:
         self.path = self.folder / f"images-{size}-{self._key()}.npy"
 
     def prepare(self) -> None:
-        """Decode the images, in parallel and with a progress bar, unless a good cache file is there.
+        """Decodes the images, in parallel and with a progress bar, unless a good cache file is there.
 
         Raises:
-            UsageError: An image cannot be read, or the cache cannot be written.
+            UsageError: if an image cannot be read, or the cache cannot be written.
         """
         if self._open() is not None:
             return
@@ -68,7 +68,7 @@ class ImageCache:
         """The images, uint8 (M, 3, size, size), memory-mapped, in channels_last memory.
 
         Raises:
-            UsageError: `prepare` was not run here.
+            UsageError: if ``prepare`` was not run here.
         """
         array = self._open()
         if array is None:
@@ -123,17 +123,17 @@ class ImageCache:
 
 
 def decode(path: Path, size: int) -> np.ndarray:
-    """Read an image as RGB of the given size.
+    """Reads an image as RGB of the given size.
 
     Args:
-        path: Image file in any format that Pillow reads.
-        size: Height and width of the result; another size or shape is resized to it.
+        path: image file in any format that Pillow reads.
+        size: height and width of the result; another size or shape is resized to it.
 
     Returns:
         uint8 (size, size, 3).
 
     Raises:
-        UsageError: The file is no image, or damaged.
+        UsageError: if the file is no image, or damaged.
     """
     try:
         with Image.open(path) as image:
@@ -149,7 +149,7 @@ def decode(path: Path, size: int) -> np.ndarray:
 
 
 def image_names(folder: Path) -> list[str]:
-    """Names of the image files directly in `folder`, sorted; other extensions are passed over."""
+    """Names of the image files directly in ``folder``, sorted; other extensions are passed over."""
     extensions = Image.registered_extensions()
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".")]
@@ -157,7 +157,7 @@ def image_names(folder: Path) -> list[str]:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the folders in `folder`, sorted, without hidden ones; none if there is no such folder."""
+    """Names of the folders in ``folder``, sorted, without hidden ones; none if there is no such folder."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:

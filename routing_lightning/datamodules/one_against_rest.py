@@ -18,23 +18,23 @@ def one_against_rest(
     val_fraction: float,
     seed: int,
 ) -> MultiTaskData:
-    """Draw the tasks from pools of images; task c has label 1 for the images of class c and 0 for all others.
+    """Draws the tasks from pools of images; task c has label 1 for the images of class c and 0 for all others.
 
-    Each task draws the same number of images of each class, without replacement within the task and
-    independently of the other tasks. Validation images are set aside before, so no image is used both to
-    train one task and to validate another.
+    Each task draws the same number of images of each class, without replacement within the task and independently of
+    the other tasks. Validation images are set aside before, so no image is used both to train one task and to validate
+    another.
 
     Args:
         images: uint8, (M, C, H, W).
-        train_pools: For each of K classes the rows of its training images, (P_k,), int64.
-        test_pools: The same for the test images.
-        train_per_class: Images of each class per task for training and validation together.
-        test_per_class: Images of each class per task for testing.
-        val_fraction: Part of `train_per_class` for validation, in [0, 1).
-        seed: Seed of all draws.
+        train_pools: for each of K classes the rows of its training images, (P_k,), int64.
+        test_pools: the same for the test images.
+        train_per_class: images of each class per task for training and validation together.
+        test_per_class: images of each class per task for testing.
+        val_fraction: part of ``train_per_class`` for validation, in [0, 1).
+        seed: seed of all draws.
 
     Raises:
-        UsageError: A pool is too small.
+        UsageError: if a pool is too small.
     """
     for option, count, part, pools in (
         ("train_per_class", train_per_class, "training", train_pools),
@@ -73,7 +73,7 @@ def one_against_rest(
 
 
 def rows_by_class(labels: Tensor, num_classes: int, first_row: int = 0) -> list[Tensor]:
-    """For each class the rows, counted from `first_row`, at which `labels`, (M,), has it."""
+    """For each class the rows, counted from ``first_row``, at which ``labels``, (M,), has it."""
     return [first_row + torch.nonzero(labels == label).flatten() for label in range(num_classes)]
 
 

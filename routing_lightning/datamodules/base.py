@@ -186,7 +186,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self._is_set_up = True
 
     def train_dataloader(self) -> DataLoader:
-        """Shuffled batches of the training part; in order if the Trainer has `overfit_batches`."""
+        """Shuffled batches of the training part; the same in each epoch if the Trainer has `overfit_batches`."""
         if self.trainer is not None and self.trainer.overfit_batches > 0:  # type: ignore[attr-defined]
             return self._evaluation_loader(self.train_dataset)
         rank, world_size = self._place()
@@ -196,16 +196,17 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return _loader(self.train_dataset, sampler)
 
     def val_dataloader(self) -> DataLoader:
-        """Batches of the validation part, in order."""
+        """Batches of the validation part, in an order that mixes the tasks and is always the same."""
         return self._evaluation_loader(self.val_dataset)
 
     def test_dataloader(self) -> DataLoader:
-        """Batches of the test part, in order."""
+        """Batches of the test part, in an order that mixes the tasks and is always the same."""
         return self._evaluation_loader(self.test_dataset)
 
     def predict_dataloader(self) -> DataLoader:
-        """Batches of the test part, in order."""
-        return self._evaluation_loader(self.test_dataset)
+        """Batches of the test part, in the order of the data."""
+        sampler = EvaluationBatchSampler(self.test_dataset, self.batch_size, *self._place())
+        return _loader(self.test_dataset, sampler)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Turn uint8 images into normalised float32 ones, on the device.
@@ -261,7 +262,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return self._moments
 
     def _evaluation_loader(self, dataset: MultiTaskDataset) -> DataLoader:
-        return _loader(dataset, EvaluationBatchSampler(dataset, self.batch_size, *self._place()))
+        # mixed, so that with limit_val_batches the first tasks are not all that is seen
+        return _loader(dataset, EvaluationBatchSampler(dataset, self.batch_size, *self._place(), seed=self.split_seed))
 
     def _place(self) -> tuple[int, int]:
         """Rank and number of processes."""

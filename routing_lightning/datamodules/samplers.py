@@ -19,23 +19,23 @@ class TrainingBatchSampler(DistributedSampler[Any]):
     batch_size`` positions and rank r takes the r-th slice of it. The last, smaller global batch is split into
     equal parts; up to ``world_size - 1`` samples are left out of an epoch for that, none with one process.
 
-    It is a `DistributedSampler` so that Lightning neither replaces nor wraps it, and tells it the epoch.
+    It is a ``DistributedSampler`` so that Lightning neither replaces nor wraps it, and tells it the epoch.
 
     Args:
-        dataset: The data set; only its length counts.
-        batch_size: Samples per batch and process, at least 1.
-        seed: Seed of the order, at least 0.
-        rank: This process, in [0, world_size).
-        world_size: Number of processes.
+        dataset: the data set; only its length counts.
+        batch_size: samples per batch and process, at least 1.
+        seed: seed of the order, at least 0.
+        rank: this process, in [0, world_size).
+        world_size: number of processes.
 
     Yields:
         Positions in the data set, (B,), int64.
 
     Raises:
-        UsageError: There are fewer samples than processes.
+        UsageError: if there are fewer samples than processes.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, dataset: Dataset[Any], batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> None:
         super().__init__(dataset, num_replicas=world_size, rank=rank, shuffle=True, seed=seed)
         self.count = _checked_length(dataset, world_size, "training")
         self.batch_size = batch_size
@@ -56,45 +56,53 @@ class TrainingBatchSampler(DistributedSampler[Any]):
 
 
 class EvaluationBatchSampler(DistributedSampler[Any], SequentialSampler):
-    """Batches in order; over all processes each sample comes exactly once.
+    """Batches in one order for all epochs; over all processes each sample comes exactly once.
 
     The samples are cut into ``world_size * len(self)`` runs whose sizes differ by at most one, so every
     process gets the same number of batches and none is empty. No batch is larger than ``batch_size``, except
     that with ``batch_size=1`` and several processes a batch may hold two samples.
 
-    It is also a `SequentialSampler`, which is how Lightning tells that nothing is shuffled
-    (`overfit_batches`).
+    It is also a ``SequentialSampler``, which is how Lightning tells that no epoch is shuffled anew
+    (``overfit_batches``).
 
     Args:
-        dataset: The data set; only its length counts.
-        batch_size: Samples per batch and process, at least 1.
-        rank: This process, in [0, world_size).
-        world_size: Number of processes.
+        dataset: the data set; only its length counts.
+        batch_size: samples per batch and process, at least 1.
+        rank: this process, in [0, world_size).
+        world_size: number of processes.
+        seed: seed of the order, at least 0, the same on each rank; None: the order of the data.
 
     Yields:
         Positions in the data set, (B,), int64.
 
     Raises:
-        UsageError: There are fewer samples than processes.
+        UsageError: if there are fewer samples than processes.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, dataset: Dataset[Any], batch_size: int, rank: int = 0, world_size: int = 1, seed: int | None = None
+    ) -> None:
         DistributedSampler.__init__(self, dataset, num_replicas=world_size, rank=rank, shuffle=False)
+        self.order_seed = seed
         self.count = _checked_length(dataset, world_size, "evaluation")
         needed = -(-self.count // (world_size * batch_size))
         self.num_batches = min(needed, self.count // world_size)
 
     def __iter__(self) -> Iterator[Tensor]:  # type: ignore[override]
+        if self.order_seed is None:
+            order = torch.arange(self.count)
+        else:
+            order = torch.from_numpy(np.random.default_rng(self.order_seed).permutation(self.count))
         parts = self.num_replicas * self.num_batches
         for part in range(self.rank, parts, self.num_replicas):
-            yield torch.arange(part * self.count // parts, (part + 1) * self.count // parts)
+            yield order[part * self.count // parts : (part + 1) * self.count // parts]
 
     def __len__(self) -> int:
         """Number of batches of this process, the same for all."""
         return self.num_batches
 
 
-def _checked_length(dataset: Dataset, world_size: int, purpose: str) -> int:
+def _checked_length(dataset: Dataset[Any], world_size: int, purpose: str) -> int:
     count = len(dataset)  # type: ignore[arg-type]
     if count < world_size:
         raise UsageError(

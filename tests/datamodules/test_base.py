@@ -231,8 +231,9 @@ def test_with_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     first, second = model.rows["train"][:10], model.rows["train"][10:]
     assert sorted(flat(first)) == sorted(flat(second)) == list(range(40))
     assert first != second
-    assert flat(model.rows["val"]) == 2 * list(range(40, 50))
-    assert flat(model.rows["test"]) == flat(model.rows["predict"]) == list(range(40, 50))
+    first, second = model.rows["val"][:3], model.rows["val"][3:]
+    assert first == second == model.rows["test"]
+    assert sorted(flat(first)) == flat(model.rows["predict"]) == list(range(40, 50))
 
 
 def test_order_follows_the_seed_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,4 +250,34 @@ def test_order_follows_the_seed_of_the_run(tmp_path: Path, monkeypatch: pytest.M
 def test_overfit_batches(tmp_path: Path) -> None:
     model = Recorder()
     trainer(tmp_path, max_epochs=2, overfit_batches=3).fit(model, ColouredDataModule())
-    assert model.rows["train"] == 2 * [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    first, second = model.rows["train"][:3], model.rows["train"][3:]
+    assert first == second
+    # of both tasks
+    assert min(flat(first)) < SIZES[0] <= max(flat(first))
+
+
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_the_first_batches_of_an_evaluation_mix_the_tasks(part: str) -> None:
+    datamodule = DigitsMTLDataModule()
+    datamodule.setup()
+    _, tasks, _ = next(iter(getattr(datamodule, f"{part}_dataloader")()))
+    assert len(set(tasks.tolist())) > 5
+    again, other = DigitsMTLDataModule(), DigitsMTLDataModule(split_seed=1)
+    orders = []
+    for each in (datamodule, again, other):
+        each.setup()
+        orders.append(torch.cat(list(getattr(each, f"{part}_dataloader")().sampler)).tolist())
+    assert orders[0] == orders[1] != orders[2]
+    predicted = torch.cat(list(datamodule.predict_dataloader().sampler))
+    assert torch.equal(predicted, torch.arange(len(datamodule.test_dataset)))
+
+
+def test_limited_validation_sees_all_tasks(tmp_path: Path) -> None:
+    class TaskRecorder(Recorder):
+        def record(self, part: str, batch: Any) -> None:
+            self.rows[part].append(batch[1].tolist())
+
+    model = TaskRecorder()
+    trainer(tmp_path, limit_val_batches=3).validate(model, DigitsMTLDataModule(), verbose=False)
+    assert len(model.rows["val"]) == 3
+    assert len(set(flat(model.rows["val"]))) == 10

@@ -58,12 +58,14 @@ def test_training_order_depends_on_seed_and_epoch_alone() -> None:
     assert training(50, 8, 1, seed=4, epoch=1) != first
 
 
-@given(SIZES)
-def test_evaluation_sees_every_sample_once_in_equally_many_batches(sizes: tuple[int, int, int]) -> None:
+@given(SIZES, st.none() | st.integers(0, 2**32 - 1))
+def test_evaluation_sees_every_sample_once_in_equally_many_batches(
+    sizes: tuple[int, int, int], seed: int | None
+) -> None:
     count, batch_size, world_size = sizes
     ranks = []
     for rank in range(world_size):
-        sampler = EvaluationBatchSampler(dataset(count), batch_size, rank, world_size)
+        sampler = EvaluationBatchSampler(dataset(count), batch_size, rank, world_size, seed)
         ranks.append([batch.tolist() for batch in sampler])
         assert len(sampler) == len(ranks[-1])
     assert len({len(batches) for batches in ranks}) == 1
@@ -71,9 +73,25 @@ def test_evaluation_sees_every_sample_once_in_equally_many_batches(sizes: tuple[
     assert min(lengths) >= 1
     assert max(lengths) <= max(batch_size, 2 if world_size > 1 else 1)
     assert max(lengths) - min(lengths) <= 1
-    # global batch after global batch, the samples come in order
+    # global batch after global batch, the samples come in the order of one process
     in_order = [i for batches in zip(*ranks, strict=True) for batch in batches for i in batch]
-    assert in_order == list(range(count))
+    assert in_order == list(chain(*(batch.tolist() for batch in EvaluationBatchSampler(dataset(count), 7, seed=seed))))
+    assert sorted(in_order) == list(range(count))
+    assert seed is not None or in_order == list(range(count))
+
+
+def test_evaluation_order_depends_on_the_seed_alone() -> None:
+    def order(seed: int, epoch: int = 0) -> list[list[int]]:
+        sampler = EvaluationBatchSampler(dataset(50), 8, seed=seed)
+        sampler.set_epoch(epoch)
+        return [batch.tolist() for batch in sampler]
+
+    torch.manual_seed(1)
+    first = order(3)
+    torch.manual_seed(2)
+    assert order(3) == order(3, epoch=1) == first
+    assert order(4) != first
+    assert first != [batch.tolist() for batch in EvaluationBatchSampler(dataset(50), 8)]
 
 
 def test_lightning_takes_the_samplers_for_what_they_are() -> None:

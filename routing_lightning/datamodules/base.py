@@ -1,10 +1,13 @@
 """The common part of all datamodules: splits, loaders and normalisation."""
 
+import operator
 import os
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, SupportsIndex
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
@@ -16,56 +19,137 @@ from routing_lightning.datamodules.samplers import EvaluationBatchSampler, Train
 from routing_lightning.errors import UsageError
 
 Batch = tuple[Tensor, Tensor, Tensor]
+Positions = SupportsIndex | slice | Sequence[int] | np.ndarray | Tensor
+
+INTEGERS = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
 
 
-class MultiTaskDataset(Dataset):
+class MultiTaskDataset(Dataset[Batch]):
     """Samples of several tasks over one shared array of images.
 
     Args:
-        images: uint8, (M, C, H, W), best stored as (M, H, W, C) and permuted (channels_last). May be
-            memory-mapped.
-        index: Row of `images` for each sample, (N,), int64. An image may serve several samples.
-        tasks: Task of each sample, (N,), int64.
-        labels: In-task label of each sample, (N,), int64.
+        images: uint8, (M, C, H, W), best stored as (M, H, W, C) and permuted (channels_last). May be memory-mapped.
+        index: row of ``images`` for each sample, in [0, M), (N,), of any integer type. An image may serve several
+            samples.
+        tasks: task of each sample, at least 0, (N,), of any integer type.
+        labels: in-task label of each sample, at least 0, (N,), of any integer type.
+
+    Attributes:
+        images: as given.
+        index: as given, int64.
+        tasks: as given, int64.
+        labels: as given, int64.
+
+    Raises:
+        UsageError: if a tensor has another type, shape or range.
     """
 
     def __init__(self, images: Tensor, index: Tensor, tasks: Tensor, labels: Tensor) -> None:
+        if not isinstance(images, Tensor) or images.dtype != torch.uint8 or images.dim() != 4:
+            raise UsageError(f"images is {_described(images)}, but must be a uint8 tensor (M, C, H, W): convert it")
         self.images = images
-        self.index = index
-        self.tasks = tasks
-        self.labels = labels
+        self.index = _checked_integers("index", index)
+        self.tasks = _checked_integers("tasks", tasks)
+        self.labels = _checked_integers("labels", labels)
+        lengths = [len(self.index), len(self.tasks), len(self.labels)]
+        if len(set(lengths)) > 1:
+            raise UsageError(
+                f"index, tasks and labels have {lengths[0]}, {lengths[1]} and {lengths[2]} entries, but must have one "
+                "for each sample: give them the same length"
+            )
+        if len(self.index) and int(self.index.max()) >= len(images):
+            raise UsageError(
+                f"index names row {int(self.index.max())}, but images has {len(images)} rows: give rows in "
+                f"[0, {len(images)})"
+            )
         self._rows = images.permute(0, 2, 3, 1)
 
     def __len__(self) -> int:
         """Number of samples N."""
         return len(self.index)
 
-    def __getitem__(self, positions: Tensor) -> Batch:
-        """Gather a whole batch with one index operation per tensor.
+    def __getitem__(self, positions: Positions) -> Batch:
+        """Gathers one sample or a whole batch, with one index operation per tensor.
 
         Args:
-            positions: Positions in the data set, (B,), int64.
+            positions: an integer for one sample; for a batch a slice, or B integers in a list, array or tensor, or a
+                mask (N,). Negative ones count from the end.
 
         Returns:
-            images uint8 (B, C, H, W) in channels_last memory, tasks (B,), labels (B,).
+            For a batch images uint8 (B, C, H, W) in channels_last memory, tasks (B,) and labels (B,), int64. For one
+            sample (C, H, W), () and (). All are copies.
+
+        Raises:
+            IndexError: if a position is out of range.
+            TypeError: if the positions are no integers.
         """
+        # first and short, since each step of the training takes this way
+        if isinstance(positions, Tensor) and positions.dtype == torch.int64 and positions.dim() == 1:
+            return self._gather(positions)
+        chosen = self._positions(positions)
+        if chosen.dim() > 0:
+            return self._gather(chosen)
+        images, tasks, labels = self._gather(chosen.reshape(1))
+        return images[0], tasks[0], labels[0]
+
+    def subset(self, positions: Positions) -> "MultiTaskDataset":
+        """The samples at ``positions``, as for indexing, over the same images."""
+        chosen = self._positions(positions).reshape(-1)
+        return MultiTaskDataset(self.images, self.index[chosen], self.tasks[chosen], self.labels[chosen])
+
+    def _gather(self, positions: Tensor) -> Batch:
         rows = self._rows.index_select(0, self.index[positions])
         return rows.permute(0, 3, 1, 2), self.tasks[positions], self.labels[positions]
 
-    def subset(self, positions: Tensor) -> "MultiTaskDataset":
-        """The samples at `positions`, (K,), over the same images."""
-        return MultiTaskDataset(self.images, self.index[positions], self.tasks[positions], self.labels[positions])
+    def _positions(self, positions: Positions) -> Tensor:
+        """The positions as int64, (B,), or () for a single one."""
+        count = len(self)
+        if isinstance(positions, slice):
+            return torch.from_numpy(np.arange(count)[positions].copy())
+        if isinstance(positions, Tensor):
+            chosen = positions
+        elif isinstance(positions, SupportsIndex) and not isinstance(positions, np.ndarray):
+            chosen = torch.tensor(_in_range(operator.index(positions), count))
+        else:
+            array = np.asarray(positions)
+            if array.size > 0 and array.dtype.kind not in "iub":
+                raise TypeError(f"positions are {array.dtype}; give integers, a slice or a mask")
+            chosen = torch.from_numpy(array.astype(bool if array.dtype == bool else np.int64))
+        if chosen.dtype == torch.bool and chosen.dim() > 0:
+            if chosen.shape != (count,):
+                raise IndexError(
+                    f"the mask has shape {tuple(chosen.shape)}; give one entry for each of {count} samples"
+                )
+            return torch.nonzero(chosen).flatten()
+        if chosen.dtype not in INTEGERS:
+            raise TypeError(f"positions are {chosen.dtype}; give integers, a slice or a mask")
+        if chosen.dim() > 1:
+            raise IndexError(f"positions have shape {tuple(chosen.shape)}; give one integer or a row of them")
+        chosen = chosen.to(torch.int64)
+        if chosen.numel() > 0:
+            _in_range(int(chosen.min()), count)
+            _in_range(int(chosen.max()), count)
+        return chosen
 
 
 class MultiTaskData(NamedTuple):
     """What a datamodule loads: names and the three parts.
 
     Attributes:
-        task_names: One name per task.
-        class_names: For each task the names of its labels, in label order.
-        train: Training part.
-        val: Validation part; None where the test part serves for validation.
-        test: Test part.
+        task_names: one name per task.
+        class_names: for each task the names of its labels, in label order.
+        train: training part.
+        val: validation part; None where the test part serves for validation.
+        test: test part.
     """
 
     task_names: list[str]
@@ -335,3 +419,24 @@ def _loader(dataset: MultiTaskDataset, sampler: TrainingBatchSampler | Evaluatio
 
 def _unchanged(batch: Any) -> Any:
     return batch
+
+
+def _in_range(position: int, count: int) -> int:
+    if not -count <= position < count:
+        raise IndexError(f"position {position} is out of range for {count} samples")
+    return position
+
+
+def _checked_integers(name: str, values: Tensor) -> Tensor:
+    if not isinstance(values, Tensor) or values.dtype not in INTEGERS or values.dim() != 1:
+        raise UsageError(f"{name} is {_described(values)}, but must be an integer tensor (N,): convert it")
+    values = values.to(torch.int64)
+    if len(values) and int(values.min()) < 0:
+        raise UsageError(f"{name} has the value {int(values.min())}, but must be at least 0: mend or drop its sample")
+    return values
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of type {str(value.dtype).removeprefix('torch.')} and shape {tuple(value.shape)}"
+    return f"of type {type(value).__name__}"

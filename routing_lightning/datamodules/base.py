@@ -5,13 +5,14 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from functools import cached_property
+from typing import Any, NamedTuple, SupportsIndex, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -160,28 +161,35 @@ class MultiTaskData(NamedTuple):
 
 
 class MultiTaskDataModule(LightningDataModule, ABC):
-    """Base of the datamodules: batches are `(image, task, label)`.
+    """Base of the datamodules: batches are ``(image, task, label)``.
 
-    Images stay uint8 until they are on the device; `on_after_batch_transfer` makes them float32 and
-    normalises them with `mean` and `std`. A subclass sets these two, calls `save_hyperparameters` and writes
-    `load_data`; it extends `check_options` for options of its own, and `prepare_data` to download or decode.
+    Images stay uint8 until they are on the device; ``on_after_batch_transfer`` makes them float32 and normalises them
+    with ``mean`` and ``std``. A subclass sets these two, calls ``save_hyperparameters`` and writes ``load_data``; it
+    extends ``check_options`` for options of its own, and ``prepare_data`` to download or decode.
+
+    ``num_tasks``, ``num_classes`` and ``image_shape`` can be asked for at once, so that a model can be built for the
+    data. A subclass may set them, in ``__init__`` or as attributes of the class; the data are then checked against
+    them. It must do so if ``load_data`` needs what ``prepare_data`` brings. What it does not set ``setup`` answers.
 
     Args:
-        root: Folder of the data, or None where there is none.
-        batch_size: Samples per batch and process, at least 1. All parts use it.
-        val_fraction: Part of the training data held out for validation, in [0, 1). 0 is the paper's protocol:
+        root: folder of the data, or None where there is none.
+        batch_size: samples per batch and process, at least 1. All parts use it.
+        val_fraction: part of the training data held out for validation, in [0, 1). 0 is the paper's protocol:
             validation runs on the test part.
-        split_seed: Seed of all splits, in [0, 2**32). It is independent of the seed of the training.
+        split_seed: seed of all splits and of the order of evaluation, in [0, 2**32). It is independent of the seed of
+            the training.
 
     Attributes:
-        num_tasks: Number of tasks; like all below known after `setup`.
-        num_classes: Largest number of labels in a task.
-        task_names: One name per task.
-        class_names: For each task the names of its labels.
+        num_tasks: number of tasks.
+        num_classes: largest number of labels of a task.
         image_shape: (C, H, W).
-        train_dataset: Training part.
-        val_dataset: Validation part.
-        test_dataset: Test part, also used for prediction.
+        classes_per_task: number of labels of each task; like all below known after ``setup``.
+        task_names: one name per task.
+        class_names: for each task the names of its labels.
+        train_dataset: training part.
+        val_dataset: validation part.
+        test_dataset: test part, also used for prediction.
+        validates_on_test: whether the validation part is the test part.
     """
 
     mean: tuple[float, ...]
@@ -189,33 +197,50 @@ class MultiTaskDataModule(LightningDataModule, ABC):
     std: tuple[float, ...]
     """Standard deviation of each channel, in units of [0, 1]."""
 
-    num_tasks: int
-    num_classes: int
+    classes_per_task: list[int]
     task_names: list[str]
     class_names: list[list[str]]
-    image_shape: tuple[int, int, int]
     train_dataset: MultiTaskDataset
     val_dataset: MultiTaskDataset
     test_dataset: MultiTaskDataset
+    validates_on_test: bool
 
     def __init__(
         self, root: str | None = None, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0
     ) -> None:
         super().__init__()
-        self.root = root
+        self.root = None if root is None else root
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.split_seed = split_seed
         self._is_set_up = False
+        self._is_loading = False
         self._moments: tuple[Tensor, Tensor] | None = None
 
-    def check_options(self) -> None:
-        """Check the values of the options.
+    # cached properties, since a subclass may set them like any attribute
 
-        Not done in `__init__`, since the command line's parser would bury the sentence in one of its own.
+    @cached_property
+    def num_tasks(self) -> int:
+        """Number of tasks; loads the data unless the subclass has set it."""
+        return cast(int, self._after_loading("num_tasks"))
+
+    @cached_property
+    def num_classes(self) -> int:
+        """Largest number of labels of a task; loads the data unless the subclass has set it."""
+        return cast(int, self._after_loading("num_classes"))
+
+    @cached_property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W); loads the data unless the subclass has set it."""
+        return cast(tuple[int, int, int], self._after_loading("image_shape"))
+
+    def check_options(self) -> None:
+        """Checks the values of the options.
+
+        Not done in ``__init__``, since the command line's parser would bury the sentence in one of its own.
 
         Raises:
-            UsageError: An option has an impossible value.
+            UsageError: if an option has an impossible value.
         """
         require_at_least(1, batch_size=self.batch_size)
         if not 0 <= self.val_fraction < 1:
@@ -227,50 +252,123 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             raise UsageError(f"split_seed is {self.split_seed}, but must be an integer in [0, 2**32): choose another")
 
     def prepare_data(self) -> None:
-        """Check the options; a subclass also downloads and decodes here, since it runs in one process only.
+        """Checks the options; a subclass also downloads and decodes here, since it runs in one process only.
 
         Raises:
-            UsageError: An option has an impossible value.
+            UsageError: if an option has an impossible value.
         """
         self.check_options()
 
     @abstractmethod
     def load_data(self) -> MultiTaskData:
-        """Load and split the data; must give the same result on every rank and every call."""
+        """Loads and splits the data; must give the same result on every rank and every call."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Load, split and check the data; calling it again, for any stage, changes nothing.
+        """Loads, splits and checks the data; calling it again, for any stage, changes nothing.
 
         Args:
             stage: "fit", "validate", "test", "predict" or None; all parts are loaded for each.
 
         Raises:
-            UsageError: An option has an impossible value, or the data are missing, incomplete or too few.
+            UsageError: if an option has an impossible value, or the data are missing, incomplete, too few, or of other
+                sizes than the datamodule has told.
         """
         if not self._is_set_up:
             self.check_options()
             self._load()
-        if stage == "fit" and self.val_fraction == 0:
+        if stage == "fit" and self.validates_on_test:
             rank_zero_info(
                 "val_fraction=0: validation runs on the test set (paper protocol); "
                 "set val_fraction > 0 to hold out training data instead"
+                if self.val_fraction == 0
+                else f"validation runs on the test set: {type(self).__name__} holds out no training data"
             )
 
     def _load(self) -> None:
-        data = self.load_data()
+        self._is_loading = True
+        try:
+            data = self.load_data()
+        finally:
+            self._is_loading = False
+        self._check_data(data)
+        self.classes_per_task = [len(names) for names in data.class_names]
+        channels, height, width = data.train.images.shape[1:]
+        self._settle("num_tasks", len(data.task_names))
+        self._settle("num_classes", max(self.classes_per_task))
+        self._settle("image_shape", (channels, height, width))
         self.task_names = data.task_names
         self.class_names = data.class_names
-        self.num_tasks = len(data.task_names)
-        self.num_classes = max(len(names) for names in data.class_names)
         self.train_dataset = data.train
         self.val_dataset = data.test if data.val is None else data.val
         self.test_dataset = data.test
-        channels, height, width = data.train.images.shape[1:]
-        self.image_shape = (channels, height, width)
+        self.validates_on_test = self.val_dataset is self.test_dataset
         self._is_set_up = True
 
-    def train_dataloader(self) -> DataLoader:
-        """Shuffled batches of the training part; the same in each epoch if the Trainer has `overfit_batches`."""
+    def _check_data(self, data: MultiTaskData) -> None:
+        """Refuses loaded data whose names, tasks, labels and images do not go together."""
+        source = f"load_data of {type(self).__name__}"
+        if not isinstance(data, MultiTaskData):
+            raise UsageError(f"{source} gave a {type(data).__name__}, but must give a MultiTaskData: make one")
+        counts = torch.tensor([len(names) for names in data.class_names], dtype=torch.int64)
+        if not 0 < len(data.task_names) == len(counts):
+            raise UsageError(
+                f"{source} gave {len(data.task_names)} task_names and {len(counts)} class_names, but both must have "
+                "one entry for each task: mend them"
+            )
+        for part, dataset in (("training", data.train), ("validation", data.val), ("test", data.test)):
+            if dataset is None and part == "validation":
+                continue
+            if not isinstance(dataset, MultiTaskDataset):
+                raise UsageError(
+                    f"{source} gave a {type(dataset).__name__} as {part} part, but must give a MultiTaskDataset: "
+                    "make one"
+                )
+            shape, expected = tuple(dataset.images.shape[1:]), tuple(data.train.images.shape[1:])
+            if shape != expected:
+                raise UsageError(
+                    f"{source} gave {part} images of shape {shape}, but training images of shape {expected}: bring all "
+                    "to one shape"
+                )
+            if len(dataset) == 0:
+                continue
+            largest = int(dataset.tasks.max())
+            if largest >= len(counts):
+                raise UsageError(
+                    f"{source} gave task {largest} in the {part} part, but named {len(counts)} tasks: name all tasks "
+                    f"or give tasks in [0, {len(counts)})"
+                )
+            beyond = torch.nonzero(dataset.labels >= counts[dataset.tasks]).flatten()
+            if len(beyond):
+                task, label = int(dataset.tasks[beyond[0]]), int(dataset.labels[beyond[0]])
+                raise UsageError(
+                    f"{source} gave label {label} of task {task} in the {part} part, but named {int(counts[task])} "
+                    f"labels of this task: name all labels or give labels in [0, {int(counts[task])})"
+                )
+
+    def _settle(self, name: str, loaded: int | tuple[int, ...]) -> None:
+        """Sets a size to that of the loaded data, or checks the one that was told before."""
+        if name not in vars(self) and getattr(type(self), name) is getattr(MultiTaskDataModule, name):
+            setattr(self, name, loaded)
+            return
+        told = getattr(self, name)
+        if (tuple(told) if isinstance(told, list) else told) != loaded:
+            raise UsageError(
+                f"{name} of {type(self).__name__} is {told}, but its data have {loaded}: set {name} to {loaded} or "
+                "change the data"
+            )
+
+    def _after_loading(self, name: str) -> Any:
+        if not self._is_loading:
+            self.setup()
+        if name not in vars(self):
+            raise UsageError(
+                f"{type(self).__name__} does not know {name} before its data are loaded: set self.{name} in its "
+                "__init__"
+            )
+        return vars(self)[name]
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Shuffled batches of the training part; the same in each epoch if the Trainer has ``overfit_batches``."""
         if self.trainer is not None and self.trainer.overfit_batches > 0:  # type: ignore[attr-defined]
             return self._evaluation_loader(self.train_dataset)
         rank, world_size = self._place()
@@ -279,25 +377,25 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         sampler = TrainingBatchSampler(self.train_dataset, self.batch_size, seed, rank, world_size)
         return _loader(self.train_dataset, sampler)
 
-    def val_dataloader(self) -> DataLoader:
+    def val_dataloader(self) -> DataLoader[Batch]:
         """Batches of the validation part, in an order that mixes the tasks and is always the same."""
         return self._evaluation_loader(self.val_dataset)
 
-    def test_dataloader(self) -> DataLoader:
+    def test_dataloader(self) -> DataLoader[Batch]:
         """Batches of the test part, in an order that mixes the tasks and is always the same."""
         return self._evaluation_loader(self.test_dataset)
 
-    def predict_dataloader(self) -> DataLoader:
+    def predict_dataloader(self) -> DataLoader[Batch]:
         """Batches of the test part, in the order of the data."""
         sampler = EvaluationBatchSampler(self.test_dataset, self.batch_size, *self._place())
         return _loader(self.test_dataset, sampler)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Turn uint8 images into normalised float32 ones, on the device.
+        """Turns uint8 images into normalised float32 ones, on the device.
 
         Args:
-            batch: (image, task, label), image (B, C, H, W). Images that are not uint8 are left alone.
-            dataloader_idx: Not used.
+            batch: ``(image, task, label)``, image (B, C, H, W). Images that are not uint8 are left alone.
+            dataloader_idx: not used.
 
         Returns:
             The batch with image float32 (B, C, H, W), memory layout kept.
@@ -313,17 +411,17 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return {"split_seed": self.split_seed, "val_fraction": self.val_fraction}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the splits of the saved run; loaded data are loaded again if these differ.
+        """Takes over the splits of the saved run; loaded data are loaded again if these differ.
 
         Raises:
-            UsageError: The data do not hold what the saved run was trained on.
+            UsageError: if the data do not hold what the saved run was trained on, or this changes their sizes.
         """
         if state_dict == self.state_dict():
             return
+        self.restore(state_dict)
         rank_zero_info(
             "taking the splits of the data from the checkpoint, which differ from those of the configuration"
         )
-        self.restore(state_dict)
         if self._is_set_up:
             # what is to be decoded may differ, too
             if self.trainer is None or self.trainer.local_rank == 0:
@@ -333,7 +431,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             self._load()
 
     def restore(self, state_dict: dict[str, Any]) -> None:
-        """Set what `load_data` depends on from a saved state."""
+        """Sets what ``load_data`` depends on from a saved state."""
         self.split_seed = state_dict["split_seed"]
         self.val_fraction = state_dict.get("val_fraction", self.val_fraction)
 
@@ -345,7 +443,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             self._moments = (1 / (255 * std), -mean / std)
         return self._moments
 
-    def _evaluation_loader(self, dataset: MultiTaskDataset) -> DataLoader:
+    def _evaluation_loader(self, dataset: MultiTaskDataset) -> DataLoader[Batch]:
         # mixed, so that with limit_val_batches the first tasks are not all that is seen
         return _loader(dataset, EvaluationBatchSampler(dataset, self.batch_size, *self._place(), seed=self.split_seed))
 
@@ -361,18 +459,19 @@ class MultiTaskDataModule(LightningDataModule, ABC):
 def stratified_split(
     dataset: MultiTaskDataset, fraction: float, seed: int
 ) -> tuple[MultiTaskDataset, MultiTaskDataset | None]:
-    """Hold out the same fraction of each (task, label) pair.
+    """Holds out the same fraction of each (task, label) pair.
 
     Args:
         dataset: N samples.
-        fraction: In [0, 1). Each pair gives the nearest whole number, at least one sample and never all.
-        seed: Seed of the draw.
+        fraction: part to hold out, in [0, 1). Each pair gives the nearest whole number, at least one sample and never
+            all.
+        seed: seed of the draw.
 
     Returns:
         The rest and the part held out; None instead of the latter if the fraction is 0.
 
     Raises:
-        UsageError: A pair has a single sample.
+        UsageError: if a pair has a single sample.
     """
     if fraction == 0:
         return dataset, None
@@ -392,18 +491,22 @@ def stratified_split(
 
 
 def draw(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different entries of `pool`, (P,), in random order, (count,)."""
+    """``count`` different entries of ``pool``, (P,), in random order, (count,)."""
     return pool[torch.randperm(len(pool), generator=generator)[:count]]
 
 
 def require_at_least(minimum: int, **options: int) -> None:
-    """Raise a `UsageError` for the first of the named options whose value is below `minimum`."""
+    """Refuses the first of the named options whose value is below ``minimum``.
+
+    Raises:
+        UsageError: if there is such an option.
+    """
     for name, value in options.items():
         if value < minimum:
             raise UsageError(f"{name} is {value}, but must be at least {minimum}: choose a larger value")
 
 
-def _loader(dataset: MultiTaskDataset, sampler: TrainingBatchSampler | EvaluationBatchSampler) -> DataLoader:
+def _loader(dataset: MultiTaskDataset, sampler: TrainingBatchSampler | EvaluationBatchSampler) -> DataLoader[Batch]:
     # A batch is one gather in memory: workers would only add the cost of sending it to another process, and
     # batches without a BatchSampler are intended. Lightning's advice on both would mislead.
     warnings.filterwarnings("ignore", ".*does not have many workers.*")

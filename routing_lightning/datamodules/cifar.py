@@ -59,22 +59,24 @@ class CIFARMTLDataModule(MultiTaskDataModule):
 
     Each task has 2,500 training and 500 test images.
 
-    The in-task label is the position of the fine class in the alphabetical list of its superclass. Two
-    layouts are recognised: torchvision's files in `root/cifar-100-python`, or a tree `train/<class>/*`,
-    `test/<class>/*` of images in any format that Pillow reads, directly in `root` or in `root/cifar100`. A
-    tree may hold any number of images, at least one for each class in each part; it is decoded once into a
-    cache.
+    The in-task label is the position of the fine class in the alphabetical list of its superclass. Two layouts are
+    recognised: torchvision's files in ``root/cifar-100-python``, or a tree ``train/<class>/*``, ``test/<class>/*`` of
+    images in any format that Pillow reads, directly in ``root`` or in ``root/cifar100``. A tree may hold any number of
+    images, at least one for each class in each part; it is decoded once into a cache.
 
     Args:
-        root: Folder of the data.
-        batch_size: Samples per batch and process, at least 1.
-        download: Fetch torchvision's files if neither layout is there.
-        val_fraction: Part of the training data for validation, in [0, 1), the same for each class; 0:
-            validate on the test part.
-        split_seed: Seed of the validation split.
-        cache_dir: Folder for the decoded images of a tree; None: `root/.cache`.
+        root: folder of the data.
+        batch_size: samples per batch and process, at least 1.
+        download: fetch torchvision's files if neither layout is there.
+        val_fraction: part of the training data for validation, in [0, 1), the same for each class; 0: validate on the
+            test part.
+        split_seed: seed of the validation split.
+        cache_dir: folder for the decoded images of a tree; None: ``root/.cache``.
     """
 
+    num_tasks = len(SUPERCLASSES)
+    num_classes = 5
+    image_shape = (3, IMAGE_SIZE, IMAGE_SIZE)
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
 
@@ -96,10 +98,10 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         self.cache_dir = cache_dir
 
     def prepare_data(self) -> None:
-        """Decode the tree, or fetch the archive; see the base class.
+        """Decodes the tree, or fetches the archive; see the base class.
 
         Raises:
-            UsageError: The tree is incomplete, an image cannot be read, or the download fails.
+            UsageError: if the tree is incomplete, an image cannot be read, or the download fails.
         """
         super().prepare_data()
         tree = self._tree()
@@ -111,7 +113,7 @@ class CIFARMTLDataModule(MultiTaskDataModule):
                 CIFAR100(self.root, train=False, download=True)
 
     def load_data(self) -> MultiTaskData:
-        """Load the layout that is there; see the base class."""
+        """Loads the layout that is there; see the base class."""
         tree = self._tree()
         train, test = self._load_archive() if tree is None else self._load_tree(tree)
         train, val = stratified_split(train, self.val_fraction, self.split_seed)
@@ -128,7 +130,7 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         return nested if nested.is_dir() else None
 
     def _tree_names(self, tree: Path) -> dict[str, list[str]]:
-        """Paths of the images of each part, relative to `tree`, checked to cover the 100 classes."""
+        """Paths of the images of each part, relative to ``tree``, checked to cover the 100 classes."""
         names: dict[str, list[str]] = {}
         for part in PARTS:
             found = set(class_folders(tree / part))
@@ -200,7 +202,7 @@ class CIFARMTLDataModule(MultiTaskDataModule):
 
 
 def _two_parts(images: Tensor, pairs: Tensor, num_train: int) -> tuple[MultiTaskDataset, MultiTaskDataset]:
-    """Split images (M, C, H, W) with their (task, label) pairs (M, 2) after the first `num_train`."""
+    """Splits images (M, C, H, W) with their (task, label) pairs (M, 2) after the first ``num_train``."""
     tasks, labels = pairs.T.contiguous()
     whole = MultiTaskDataset(images, torch.arange(len(images)), tasks, labels)
     return whole.subset(torch.arange(num_train)), whole.subset(torch.arange(num_train, len(images)))
@@ -208,7 +210,8 @@ def _two_parts(images: Tensor, pairs: Tensor, num_train: int) -> tuple[MultiTask
 
 def _unpickle(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        return pickle.load(file, encoding="latin1")
+        content: dict[str, Any] = pickle.load(file, encoding="latin1")
+    return content
 
 
 def _listed(what: str, names: list[str], most: int = 5) -> str:

@@ -19,12 +19,15 @@ class DigitsMTLDataModule(MultiTaskDataModule):
     scarcest class has (154, so 1,540 per task).
 
     Args:
-        batch_size: Samples per batch and process, at least 1.
-        val_fraction: Part of the training data for validation, in [0, 1), the same for each class; 0:
-            validate on the test part.
-        split_seed: Seed of all draws.
+        batch_size: samples per batch and process, at least 1.
+        val_fraction: part of the training data for validation, in [0, 1), the same for each class; 0: validate on the
+            test part.
+        split_seed: seed of all draws.
     """
 
+    num_tasks = NUM_CLASSES
+    num_classes = 2
+    image_shape = (1, 8, 8)
     mean = (0.3053,)
     std = (0.3760,)
 
@@ -33,7 +36,7 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         self.save_hyperparameters()
 
     def load_data(self) -> MultiTaskData:
-        """Load scikit-learn's digits; see the base class."""
+        """Loads scikit-learn's digits; see the base class."""
         digits = load_digits()
         # grey values 0..16 -> 0..255
         grey = np.rint(digits.images * (255 / 16)).astype(np.uint8)

@@ -24,28 +24,27 @@ PARTS = ("train", "val", "test")
 class MINMTLDataModule(MultiTaskDataModule):
     """MIN-MTL (paper, Table 1): disjoint tasks, each of some random labels of mini-ImageNet.
 
-    Recognises, in this order: `images/` with `train.csv`, `val.csv`, `test.csv` (columns filename, label;
-    those that are there count together); class folders in `train/`, `val/`, `test/` (together; also
-    ImageNet's `train/<wnid>/`); class folders directly in `root`. Of the labels with enough images `num_tasks
-    * labels_per_task` are chosen at random, and of each label's images those for training and testing,
-    without overlap. Only these are decoded. The composition of the tasks is part of a checkpoint and restored
-    from it.
+    Recognises, in this order: ``images/`` with ``train.csv``, ``val.csv``, ``test.csv`` (columns filename, label; those
+    that are there count together); class folders in ``train/``, ``val/``, ``test/`` (together; also ImageNet's
+    ``train/<wnid>/``); class folders directly in ``root``. Of the labels with enough images ``num_tasks *
+    labels_per_task`` are chosen at random, and of each label's images those for training and testing, without overlap.
+    Only these are decoded. The composition of the tasks is part of a checkpoint and restored from it.
 
-    The defaults fit mini-ImageNet as published (600 images per label); the paper uses 800 training images per
-    label, which an ImageNet folder can give.
+    The defaults fit mini-ImageNet as published (600 images per label); the paper uses 800 training images per label,
+    which an ImageNet folder can give.
 
     Args:
-        root: Folder of the data.
-        batch_size: Samples per batch and process, at least 1.
-        num_tasks: Number of tasks, at least 1.
-        labels_per_task: Labels of each task, at least 1.
-        train_per_label: Training images of each label, at least 1.
-        test_per_label: Test images of each label, at least 1.
-        image_size: Height and width to which the images are resized, at least 1.
-        val_fraction: Part of the training data for validation, in [0, 1), the same for each label; 0:
-            validate on the test part.
-        split_seed: Seed of the composition and of all splits.
-        cache_dir: Folder for the decoded images; None: `root/.cache`.
+        root: folder of the data.
+        batch_size: samples per batch and process, at least 1.
+        num_tasks: number of tasks, at least 1.
+        labels_per_task: labels of each task, at least 1.
+        train_per_label: training images of each label, at least 1.
+        test_per_label: test images of each label, at least 1.
+        image_size: height and width to which the images are resized, at least 1.
+        val_fraction: part of the training data for validation, in [0, 1), the same for each label; 0: validate on the
+            test part.
+        split_seed: seed of the composition and of all splits.
+        cache_dir: folder for the decoded images; None: ``root/.cache``.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -70,6 +69,8 @@ class MINMTLDataModule(MultiTaskDataModule):
         self.save_hyperparameters()
         self.folder = Path(root)
         self.num_tasks = num_tasks
+        self.num_classes = labels_per_task
+        self.image_shape = (3, image_size, image_size)
         self.labels_per_task = labels_per_task
         self.train_per_label = train_per_label
         self.test_per_label = test_per_label
@@ -78,7 +79,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         self._composition: list[list[str]] | None = None
 
     def check_options(self) -> None:
-        """Check the values of the options; see the base class."""
+        """Checks the values of the options; see the base class."""
         super().check_options()
         require_at_least(
             1,
@@ -90,16 +91,16 @@ class MINMTLDataModule(MultiTaskDataModule):
         )
 
     def prepare_data(self) -> None:
-        """Decode the chosen images into the cache; see the base class.
+        """Decodes the chosen images into the cache; see the base class.
 
         Raises:
-            UsageError: The images are missing or too few, one cannot be read, or the cache cannot be written.
+            UsageError: if the images are missing or too few, one cannot be read, or the cache cannot be written.
         """
         super().prepare_data()
         self._plan()[1].prepare()
 
     def load_data(self) -> MultiTaskData:
-        """Choose labels and images and map the cache; see the base class."""
+        """Chooses labels and images and maps the cache; see the base class."""
         self._composition, cache = self._plan()
         images = cache.load()
         per_label = self.train_per_label + self.test_per_label
@@ -120,14 +121,26 @@ class MINMTLDataModule(MultiTaskDataModule):
         return {**super().state_dict(), "composition": self._composition}
 
     def restore(self, state_dict: dict[str, Any]) -> None:
-        """Take over seed and composition; see the base class."""
+        """Takes over seed and composition; see the base class.
+
+        Raises:
+            UsageError: if the composition has other sizes, since the model was built for those of the options.
+        """
+        composition = state_dict["composition"]
+        if composition is not None:
+            sizes = len(composition), max(len(labels) for labels in composition)
+            if sizes != (self.num_tasks, self.num_classes):
+                raise UsageError(
+                    f"the checkpoint was trained on {sizes[0]} tasks of {sizes[1]} labels, but the data have num_tasks="
+                    f"{self.num_tasks} and labels_per_task={self.num_classes}: set them to {sizes[0]} and {sizes[1]}"
+                )
         super().restore(state_dict)
-        self._composition = state_dict["composition"]
+        self._composition = composition
 
     def _plan(self) -> tuple[list[list[str]], ImageCache]:
         """The composition, and the chosen images: label after label, each with its test images first.
 
-        Test images first so that they are the same for any `train_per_label`.
+        Test images first so that they are the same for any ``train_per_label``.
         """
         found = find_images(self.folder)
         composition = self._composition if self._composition is not None else self._compose(found)
@@ -145,7 +158,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         return composition, ImageCache(self.folder, chosen, self.image_size, self.cache_dir)
 
     def _compose(self, found: dict[str, list[str]]) -> list[list[str]]:
-        """Draw the labels of each task from those with enough images."""
+        """Draws the labels of each task from those with enough images."""
         needed = self.num_tasks * self.labels_per_task
         if len(found) < needed:
             raise UsageError(
@@ -172,16 +185,16 @@ class MINMTLDataModule(MultiTaskDataModule):
 
 
 def find_images(root: Path) -> dict[str, list[str]]:
-    """Recognise the layout and list the images.
+    """Recognises the layout and lists the images.
 
     Args:
-        root: Folder in one of the layouts that `MINMTLDataModule` names.
+        root: folder in one of the layouts that ``MINMTLDataModule`` names.
 
     Returns:
-        For each label that has images their paths relative to `root`, in a fixed order.
+        For each label that has images their paths relative to ``root``, in a fixed order.
 
     Raises:
-        UsageError: There is none of these layouts, or listed images are missing.
+        UsageError: if there is none of these layouts, or listed images are missing.
     """
     lists = [path for path in (root / f"{part}.csv" for part in PARTS) if path.is_file()]
     if lists:

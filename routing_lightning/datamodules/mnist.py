@@ -26,22 +26,24 @@ FILES = (
 class MNISTMTLDataModule(MultiTaskDataModule):
     """MNIST-MTL (paper, Table 1): 10 tasks, "is it a c?", each with 10,000 training and 200 test images.
 
-    Each task draws `train_per_class` images of each digit from MNIST's training part and `test_per_class`
-    from its test part, without replacement within the task and independently of the other tasks; an image may
-    so serve several tasks. With the defaults always saying no is right for 90 %. The files are torchvision's,
-    in `root/MNIST/raw`.
+    Each task draws ``train_per_class`` images of each digit from MNIST's training part and ``test_per_class`` from its
+    test part, without replacement within the task and independently of the other tasks; an image may so serve several
+    tasks. With the defaults always saying no is right for 90 %. The files are torchvision's, in ``root/MNIST/raw``.
 
     Args:
-        root: Folder of the data.
-        batch_size: Samples per batch and process, at least 1.
-        download: Fetch the files if they are not there.
-        train_per_class: Training images of each digit per task, at least 1.
-        test_per_class: Test images of each digit per task, at least 1.
-        val_fraction: Part of the training data for validation, in [0, 1), the same for each digit; 0:
-            validate on the test part.
-        split_seed: Seed of all draws.
+        root: folder of the data.
+        batch_size: samples per batch and process, at least 1.
+        download: fetch the files if they are not there.
+        train_per_class: training images of each digit per task, at least 1.
+        test_per_class: test images of each digit per task, at least 1.
+        val_fraction: part of the training data for validation, in [0, 1), the same for each digit; 0: validate on the
+            test part.
+        split_seed: seed of all draws.
     """
 
+    num_tasks = NUM_CLASSES
+    num_classes = 2
+    image_shape = (1, 28, 28)
     mean = (0.1307,)
     std = (0.3081,)
 
@@ -64,15 +66,15 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         self.test_per_class = test_per_class
 
     def check_options(self) -> None:
-        """Check the values of the options; see the base class."""
+        """Checks the values of the options; see the base class."""
         super().check_options()
         require_at_least(1, train_per_class=self.train_per_class, test_per_class=self.test_per_class)
 
     def prepare_data(self) -> None:
-        """Fetch the files unless all of them are there; see the base class.
+        """Fetches the files unless all of them are there; see the base class.
 
         Raises:
-            UsageError: The download fails.
+            UsageError: if the download fails.
         """
         super().prepare_data()
         if self.download and not all((self.folder / name).is_file() for name in FILES):
@@ -80,7 +82,7 @@ class MNISTMTLDataModule(MultiTaskDataModule):
                 MNIST(self.folder.parent.parent, train=False, download=True)
 
     def load_data(self) -> MultiTaskData:
-        """Read the four files; see the base class."""
+        """Reads the four files; see the base class."""
         train_images, train_labels = self._read_part("train")
         test_images, test_labels = self._read_part("t10k")
         return one_against_rest(

@@ -114,6 +114,7 @@ def test_attributes_after_setup() -> None:
     datamodule.setup("fit")
     assert (datamodule.num_tasks, datamodule.num_classes) == (2, 3)
     assert (datamodule.task_names, datamodule.image_shape) == (["first", "second"], (3, 4, 5))
+    assert datamodule.classes_per_task == [2, 3]
 
 
 def test_setup_again_changes_nothing() -> None:
@@ -136,7 +137,33 @@ def test_paper_protocol_is_announced(caplog: pytest.LogCaptureFixture) -> None:
         datamodule.setup("fit")
     assert caplog.text.count("val_fraction=0: validation runs on the test set (paper protocol)") == 1
     assert datamodule.val_dataset is datamodule.test_dataset
+    assert datamodule.validates_on_test
     assert held_out.val_dataset is not held_out.test_dataset
+    assert not held_out.validates_on_test
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.2])
+@pytest.mark.parametrize("brings", ["a part of its own", "the test part", "none"])
+def test_what_is_told_about_validation_is_true(caplog: pytest.LogCaptureFixture, fraction: float, brings: str) -> None:
+    class OwnValidation(ColouredDataModule):
+        def load_data(self) -> MultiTaskData:
+            data = super().load_data()
+            own = {"a part of its own": data.train.subset(slice(0, 4)), "the test part": data.test, "none": None}
+            return data._replace(val=own[brings])
+
+    datamodule = OwnValidation(val_fraction=fraction)
+    with caplog.at_level(logging.INFO):
+        datamodule.setup("fit")
+    assert datamodule.validates_on_test == (brings != "a part of its own")
+    assert ("validation runs on the test set" in caplog.text) == datamodule.validates_on_test
+    assert ("val_fraction=0" in caplog.text) == (datamodule.validates_on_test and fraction == 0)
+
+
+def test_restoring_a_split_changes_what_validation_runs_on() -> None:
+    datamodule = ColouredDataModule()
+    datamodule.setup("fit")
+    datamodule.load_state_dict(ColouredDataModule(val_fraction=0.2).state_dict())
+    assert not datamodule.validates_on_test
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5, 0.99])
@@ -189,6 +216,7 @@ def test_hyperparameters_are_plain_values() -> None:
         MNISTMTLDataModule(root),  # type: ignore[arg-type]
     ):
         assert datamodule.hparams["root"] == "somewhere"
+        assert datamodule.root == "somewhere"
         assert {type(value) for value in datamodule.hparams.values()} <= {str, int, float, bool, type(None)}
     assert dict(ColouredDataModule(8, 0.1, 3).hparams) == {
         "batch_size": 8,

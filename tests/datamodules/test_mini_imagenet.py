@@ -161,9 +161,30 @@ def test_state_keeps_composition_when_labels_are_added(tmp_path: Path) -> None:
 
 def test_state_with_labels_that_are_gone(tmp_path: Path) -> None:
     root = make(tmp_path, "folders")
-    state = {"split_seed": 0, "composition": [["n00", "gone"]]}
+    state = {"split_seed": 0, "composition": [["n00", "gone"], ["n01", "n02"], ["n03", "n04"]]}
     with pytest.raises(UsageError, match=rf"label 'gone', of which {root} has no images"):
         ready(root).load_state_dict(state)
+
+
+@pytest.mark.parametrize("set_up_before", [True, False])
+@pytest.mark.parametrize(("option", "told"), [("num_tasks", "2 tasks of 2"), ("labels_per_task", "3 tasks of 1")])
+def test_state_of_other_sizes_is_refused(tmp_path: Path, set_up_before: bool, option: str, told: str) -> None:
+    root = make(tmp_path, "folders")
+    smaller = {"num_tasks": 2, "labels_per_task": 1}[option]
+    state = ready(root, **{option: smaller}).state_dict()
+    datamodule = ready(root, split_seed=5) if set_up_before else datamodule_for(root, split_seed=5)
+    before = datamodule.state_dict()
+    with pytest.raises(UsageError, match=rf"trained on {told} labels, but .*num_tasks=3 and labels_per_task=2: set"):
+        datamodule.load_state_dict(state)
+    assert datamodule.state_dict() == before
+    assert (datamodule.num_tasks, datamodule.num_classes) == (3, 2)
+
+
+def test_state_from_before_setup(tmp_path: Path) -> None:
+    state = datamodule_for(tmp_path, split_seed=4).state_dict()
+    datamodule = datamodule_for(tmp_path)
+    datamodule.load_state_dict(state)
+    assert datamodule.state_dict() == state
 
 
 def test_labels_with_too_few_images_are_passed_over(tmp_path: Path) -> None:

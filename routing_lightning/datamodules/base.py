@@ -172,7 +172,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
     them. It must do so if ``load_data`` needs what ``prepare_data`` brings. What it does not set ``setup`` answers.
 
     Args:
-        root: folder of the data, or None where there is none.
+        root: folder of the data, ``~`` is expanded; None where there is none.
         batch_size: samples per batch and process, at least 1. All parts use it.
         val_fraction: part of the training data held out for validation, in [0, 1). 0 is the paper's protocol:
             validation runs on the test part.
@@ -180,6 +180,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             the training.
 
     Attributes:
+        root: folder of the data, ``~`` expanded, or None.
         num_tasks: number of tasks.
         num_classes: largest number of labels of a task.
         image_shape: (C, H, W).
@@ -209,7 +210,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self, root: str | None = None, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0
     ) -> None:
         super().__init__()
-        self.root = None if root is None else root
+        self.root = None if root is None else expanded(root)
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.split_seed = split_seed
@@ -493,6 +494,11 @@ def stratified_split(
 def draw(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different entries of ``pool``, (P,), in random order, (count,)."""
     return pool[torch.randperm(len(pool), generator=generator)[:count]]
+
+
+def expanded(path: str | os.PathLike[str]) -> str:
+    """A path with ``~`` replaced by the home folder; the only place where this is done."""
+    return os.path.expanduser(os.fspath(path))
 
 
 def require_at_least(minimum: int, **options: int) -> None:

@@ -15,6 +15,7 @@ from routing_lightning.datamodules.base import (
     MultiTaskData,
     MultiTaskDataModule,
     MultiTaskDataset,
+    expanded,
     stratified_split,
 )
 from routing_lightning.datamodules.download import explained_download
@@ -65,13 +66,13 @@ class CIFARMTLDataModule(MultiTaskDataModule):
     images, at least one for each class in each part; it is decoded once into a cache.
 
     Args:
-        root: folder of the data.
+        root: folder of the data, ``~`` is expanded.
         batch_size: samples per batch and process, at least 1.
         download: fetch torchvision's files if neither layout is there.
         val_fraction: part of the training data for validation, in [0, 1), the same for each class; 0: validate on the
             test part.
         split_seed: seed of the validation split.
-        cache_dir: folder for the decoded images of a tree; None: ``root/.cache``.
+        cache_dir: folder for the decoded images of a tree, ``~`` is expanded; None: ``root/.cache``.
     """
 
     num_tasks = len(SUPERCLASSES)
@@ -93,9 +94,9 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         super().__init__(root, batch_size, val_fraction, split_seed)
         self.save_hyperparameters()
-        self.folder = Path(root)
+        self.folder = Path(expanded(root))
         self.download = download
-        self.cache_dir = cache_dir
+        self.cache_dir = None if cache_dir is None else expanded(cache_dir)
 
     def prepare_data(self) -> None:
         """Decodes the tree, or fetches the archive; see the base class.

@@ -12,6 +12,7 @@ from routing_lightning.datamodules.base import (
     MultiTaskData,
     MultiTaskDataModule,
     MultiTaskDataset,
+    expanded,
     require_at_least,
     stratified_split,
 )
@@ -34,7 +35,7 @@ class MINMTLDataModule(MultiTaskDataModule):
     which an ImageNet folder can give.
 
     Args:
-        root: folder of the data.
+        root: folder of the data, ``~`` is expanded.
         batch_size: samples per batch and process, at least 1.
         num_tasks: number of tasks, at least 1.
         labels_per_task: labels of each task, at least 1.
@@ -44,7 +45,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         val_fraction: part of the training data for validation, in [0, 1), the same for each label; 0: validate on the
             test part.
         split_seed: seed of the composition and of all splits.
-        cache_dir: folder for the decoded images; None: ``root/.cache``.
+        cache_dir: folder for the decoded images, ``~`` is expanded; None: ``root/.cache``.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -67,7 +68,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         super().__init__(root, batch_size, val_fraction, split_seed)
         self.save_hyperparameters()
-        self.folder = Path(root)
+        self.folder = Path(expanded(root))
         self.num_tasks = num_tasks
         self.num_classes = labels_per_task
         self.image_shape = (3, image_size, image_size)
@@ -75,7 +76,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         self.train_per_label = train_per_label
         self.test_per_label = test_per_label
         self.image_size = image_size
-        self.cache_dir = cache_dir
+        self.cache_dir = None if cache_dir is None else expanded(cache_dir)
         self._composition: list[list[str]] | None = None
 
     def check_options(self) -> None:

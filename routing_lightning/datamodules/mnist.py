@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.datasets import MNIST
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
-from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, require_at_least
+from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, expanded, require_at_least
 from routing_lightning.datamodules.download import explained_download
 from routing_lightning.datamodules.one_against_rest import one_against_rest, rows_by_class
 from routing_lightning.errors import UsageError
@@ -31,7 +31,7 @@ class MNISTMTLDataModule(MultiTaskDataModule):
     tasks. With the defaults always saying no is right for 90 %. The files are torchvision's, in ``root/MNIST/raw``.
 
     Args:
-        root: folder of the data.
+        root: folder of the data, ``~`` is expanded.
         batch_size: samples per batch and process, at least 1.
         download: fetch the files if they are not there.
         train_per_class: training images of each digit per task, at least 1.
@@ -60,7 +60,7 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         root = os.fspath(root)
         super().__init__(root, batch_size, val_fraction, split_seed)
         self.save_hyperparameters()
-        self.folder = Path(root) / "MNIST" / "raw"
+        self.folder = Path(expanded(root)) / "MNIST" / "raw"
         self.download = download
         self.train_per_class = train_per_class
         self.test_per_class = test_per_class

@@ -23,6 +23,9 @@ from routing_lightning.modules import TaskClassifier
 from routing_lightning.parser import SentenceParser
 from routing_lightning.report import run_command
 
+# What a model gets from its data, by the names that both have for it.
+SIZES = ("num_tasks", "num_classes", "image_shape")
+
 CONFIG_KEY = "routing_lightning_config"
 
 OTHER_COMMANDS = (
@@ -96,6 +99,8 @@ class RoutingCLI(LightningCLI):
             default=list(RECORD),
             help="callbacks that record and show what the router learns; null: none",
         )
+        for size in SIZES:
+            parser.link_arguments(f"data.{size}", f"model.init_args.{size}", apply_on="instantiate")
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Adds the callbacks of ``record`` to the user's."""
@@ -115,6 +120,23 @@ class RoutingCLI(LightningCLI):
                 raise UsageError(
                     f"trainer.{option} is {value}, but routing networks optimize manually and Lightning then refuses "
                     f"it; set --model.init_args.{option}={value} in its place."
+                )
+
+    def instantiate_classes(self) -> None:
+        """Makes data, model and Trainer; the model gets its sizes from the data.
+
+        Raises:
+            UsageError: if a size was set by hand to something else.
+        """
+        config = self.config[self.subcommand] if self.subcommand else self.config
+        given = config.get("model.init_args") or {}
+        by_hand = {size: given[size] for size in SIZES if given.get(size) is not None}
+        super().instantiate_classes()
+        for size, value in by_hand.items():
+            right = getattr(self.datamodule, size)
+            if value != right:
+                raise UsageError(
+                    f"model.init_args.{size} is {value} but the data has {right}; leave it out, it comes from the data."
                 )
 
     def after_fit(self) -> None:

@@ -11,6 +11,9 @@ from lightning.pytorch.cli import LightningArgumentParser
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([^']+)':?")
 _REFUSED = re.compile(r"Option '([^']+)' is not accepted")
+# What stands in front of and behind the message of a class that makes a part, such as a network.
+_MAKER = re.compile(r"Type collections\.abc\.Callable\[.*?\] expects a function or a callable class: ")
+_MADE = re.compile(r"\. Got value: Namespace\(.*?class_path='([^']+)'.*")
 # Lines of jsonargparse that say how it looked for a fitting type, not what is wrong.
 _NOISE = re.compile(
     r"(- )?(Does not validate against|Subtypes:|Errors:|Expected a <class 'NoneType'>|Given value)|^-?\s*$"
@@ -38,8 +41,11 @@ def one_sentence(message: str) -> str:
     keys: list[str] = []
     classes: list[str] = []
     wrong: list[str] = []
-    for line in message.splitlines():
+    for line in _MAKER.sub("\n", message).splitlines():
         text = line.strip().removeprefix("- ")
+        if made := _MADE.search(text):
+            classes.append(made[1])
+            text = text[: made.start()]
         if key := _KEY.match(text):
             keys.append(key[1])
             text = text[key.end() :].strip()

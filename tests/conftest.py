@@ -5,14 +5,19 @@ import os
 # Many small operations: threads only get in each other's way, and results must not depend on their number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from lightning.pytorch import seed_everything
+from torch import nn
 
 from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, MultiTaskDataset
 from routing_lightning.modules import RoutedClassifier
-from routing_lightning.nn import SimpleConvNet
-from routing_lightning.routers import WPL, Router, TabularPolicy
+from routing_lightning.networks import RoutedLayer, RoutingAllFC, SimpleConvNet
+from routing_lightning.nn import Blocks
+from routing_lightning.routers import WPL, RewardRouter, TabularPolicy
 from tests.fake_data import cifar_tree, mnist_root, write_cifar_archive  # noqa: F401
 
 torch.set_num_threads(1)
@@ -42,15 +47,26 @@ class ToyDataModule(MultiTaskDataModule):
         return MultiTaskData([f"task_{task}" for task in range(num_tasks)], names, dataset, None, dataset)
 
 
+toy_features = partial(SimpleConvNet, filters=4, num_layers=2)
+
+OF_THE_BODY = ("features", "depth", "hidden", "num_blocks", "recurrent_steps", "allow_pass")
+
+
+def layered(*blocks: Blocks, features=toy_features) -> Callable[[tuple[int, int, int], int, int], nn.Module]:
+    """Makes a body of features and routed layers of these blocks, one after the other."""
+    return lambda image_shape, *_: nn.Sequential(features(image_shape), *(RoutedLayer(layer) for layer in blocks))
+
+
 def toy_model(**options) -> RoutedClassifier:
-    """A small routed classifier for :class:`ToyDataModule`, made from seed 0."""
+    """A small routed classifier for :class:`ToyDataModule`, made from seed 0; options of the body go to that."""
     seed_everything(0, verbose=False)
+    body = {name: options.pop(name) for name in OF_THE_BODY if name in options}
     options = {
         "num_tasks": 3,
         "num_classes": 2,
-        "features": SimpleConvNet(1, 8, filters=4, num_layers=2),
-        "router": Router(TabularPolicy(), WPL(0.05)),
-        "hidden": 8,
+        "image_shape": (1, 8, 8),
+        "router": RewardRouter(TabularPolicy(), WPL(0.05)),
+        "network": partial(RoutingAllFC, **{"features": toy_features, "hidden": 8, **body}),
         **options,
     }
     return RoutedClassifier(**options)

@@ -1,5 +1,7 @@
 """Parts of a user's own that tests plug in by their class path."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -9,9 +11,9 @@ from routing_lightning.routers import WPL
 class FlatFeatures(nn.Module):
     """The pixels themselves."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.out_features = size
+        self.out_features = math.prod(image_shape)
 
     def forward(self, images: Tensor) -> Tensor:
         return images.flatten(1)

@@ -24,7 +24,7 @@ def short_fit(folder: Path, *options: str):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """Folder of a short run of the digits; its checkpoint lies below."""
-    cli = short_fit(tmp_path_factory.mktemp("run"), "--model.init_args.hidden=16", "--data.init_args.batch_size=32")
+    cli = short_fit(tmp_path_factory.mktemp("run"), "--model.init_args.network.init_args.hidden=16", "--data.init_args.batch_size=32")
     return Path(cli.trainer.log_dir)
 
 
@@ -46,7 +46,7 @@ def test_commands_work_from_config_and_checkpoint(command, with_config, run, tmp
     source = [f"--config={run / 'config.yaml'}"] if with_config else []
     limits = ["--trainer.enable_progress_bar=false", f"--trainer.default_root_dir={tmp_path}"]
     cli = main([command, *source, f"--ckpt_path={checkpoint_of(run)}", *limits])
-    assert cli.model.network.layers[0].out_features == 16
+    assert cli.model.network.layers[0].blocks.out_features == 16
     assert cli.datamodule.batch_size == 32
     saved = torch.load(checkpoint_of(run), weights_only=True)["state_dict"]
     for name, value in cli.model.state_dict().items():
@@ -73,7 +73,7 @@ def test_command_line_overrules_the_checkpoint(run, tmp_path):
     cli = main(["test", f"--ckpt_path={checkpoint_of(run)}", *options, f"--trainer.default_root_dir={tmp_path}"])
     assert cli.datamodule.batch_size == 8
     assert cli.model.router.gamma == 0.5
-    assert cli.model.network.layers[0].out_features == 16  # the rest from the checkpoint
+    assert cli.model.network.layers[0].blocks.out_features == 16  # the rest from the checkpoint
 
 
 def test_config_overrules_the_checkpoint(run, tmp_path):
@@ -93,7 +93,7 @@ def test_fit_resumes_from_a_checkpoint_alone(run, tmp_path):
 
 def test_checkpoint_holds_text_and_tensors_only_and_loads_in_python(run):
     model = RoutedClassifier.load_from_checkpoint(checkpoint_of(run), weights_only=True)
-    assert model.network.layers[0].out_features == 16
+    assert model.network.layers[0].blocks.out_features == 16
 
 
 def refused(capsys, *words: str) -> str:
@@ -109,18 +109,28 @@ def refused(capsys, *words: str) -> str:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--model.init_args.depth=0", "depth is 0"),
-        ("--model.init_args.depth=x", "model.depth: .*int.*x"),
+        ("--model.init_args.network.init_args.depth=0", "depth of the network is 0"),
+        ("--model.init_args.network.init_args.depth=x", "model.network.depth: Expected a <class 'int'>. Got value: x .opt"),
+        (
+            "--model.init_args.network.init_args.features.init_args.filters=x",
+            "model.network.features.filters: Expected a <class 'int'>. Got value: x .opt",
+        ),
+        (
+            "--model.init_args.network.init_args.dept=3",
+            "model.network: Option 'dept' is not accepted by RoutingAllFC, which takes .*depth",
+        ),
         ("--model.init_args.router.init_args.gamma=2", "gamma is 2"),
         ("--model.init_args.optimizer.init_args.lr=-1", "learning rate: -1"),
-        ("--model.init_args.num_tasks=5", "num_tasks of the model is 5 but the data has 10"),
-        ("--model.init_args.num_classes=0", "num_classes is 0"),
+        ("--model.init_args.num_tasks=5", "num_tasks is 5 but the data has 10; leave it out"),
+        ("--model.init_args.num_tasks=11", "num_tasks is 11 but the data has 10; leave it out"),
+        ("--model.init_args.image_shape=[3,8,8]", r"image_shape is .3, 8, 8. but the data has .1, 8, 8."),
+        ("--model.init_args.num_classes=0", "num_classes is 0 but the data has 2"),
         ("--model.init_args.router.init_args.learner.init_args.policy_lr=0", "policy_lr is 0"),
         ("--model.init_args.router.init_args.learner.init_args.policy_lr=.inf", "policy_lr is inf"),
         ("--model.init_args.router.init_args.learner.init_args.scaling=both", "scaling"),
         ("--data.init_args.batch_size=0", "batch_size is 0"),
         ("--data.init_args.val_fraction=1", "val_fraction is 1"),
-        ("--model.init_args.dept=3", "'dept' is not accepted by RoutedClassifier, which takes .*depth"),
+        ("--model.init_args.dept=3", "'dept' is not accepted by RoutedClassifier, which takes .*network"),
         ("--trainer.max_epoch=3", "max_epoch"),
         ("--foo=1", "foo"),
         ("--trainer.gradient_clip_val=1", "--model.init_args.gradient_clip_val=1"),
@@ -166,7 +176,7 @@ def test_other_messages_stay_whole():
 
 def test_a_checkpoint_of_another_model_is_told(run, tmp_path, capsys):
     sentence = refused(
-        capsys, "validate", f"--ckpt_path={checkpoint_of(run)}", "--model.init_args.hidden=8",
+        capsys, "validate", f"--ckpt_path={checkpoint_of(run)}", "--model.init_args.network.init_args.hidden=8",
         f"--trainer.default_root_dir={tmp_path}",
     )  # fmt: skip
     assert "does not fit the model" in sentence

@@ -1,14 +1,32 @@
 """Each shipped config runs through the real command line, on small data of the right layout."""
 
+import inspect
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from lightning.pytorch import Trainer
 from PIL import Image
 
 from routing_lightning.cli import main
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+CONFIGS = Path(__file__).parents[1] / "configs"
+JOBS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
+DATA, METHODS, NETWORKS, TRAINERS = (
+    [f"{folder}/{path.stem}" for path in sorted((CONFIGS / folder).glob("*.yaml"))]
+    for folder in ("data", "methods", "networks", "trainer")
+)
+AFTER = "methods/pcgrad"  # goes after another method
+ROUTED = "methods/wpl"
+COMBINATIONS = [
+    *((job,) for job in JOBS),
+    *(("data/cifar_mtl", method) for method in METHODS if method != AFTER),
+    *(("data/cifar_mtl", method, AFTER) for method in (ROUTED, "methods/task_specific_all_fc")),
+    *(("data/cifar_mtl", method, network) for method in (ROUTED, "methods/gumbel") for network in NETWORKS),
+    *((data, ROUTED) for data in DATA if data != "data/cifar_mtl"),
+]
 
 
 @pytest.fixture
@@ -24,9 +42,9 @@ def mini_imagenet_root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def small_data(request: pytest.FixtureRequest, config: Path) -> list[str]:
-    """Options that point a config to small data."""
-    text = config.read_text()
+def small_data(request: pytest.FixtureRequest, parts: tuple[str, ...]) -> list[str]:
+    """Options that point configs to small data."""
+    text = "".join((CONFIGS / f"{part}.yaml").read_text() for part in parts)
     if "CIFARMTL" in text:
         return [f"--data.init_args.root={request.getfixturevalue('cifar_tree')}"]
     if "MNISTMTL" in text:
@@ -40,25 +58,50 @@ def small_data(request: pytest.FixtureRequest, config: Path) -> list[str]:
     return []
 
 
-ONE_PROCESS = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"]
-
-
 # One of each kind of model: what a saved config must carry does not differ between the others.
-SAVED_AGAIN = {"digits_mtl", "mnist_mtl", "min_mtl", "cifar_cross_stitch", "cifar_reinforce_mlp", "cifar_top1"}
+SAVED_AGAIN = {
+    *((job,) for job in ("digits_mtl", "mnist_mtl", "min_mtl")),
+    *(("data/cifar_mtl", f"methods/{name}") for name in ("cross_stitch", "reinforce_mlp", "top1")),
+    ("data/cifar_mtl", ROUTED, "networks/resnet18"),
+}
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_config_runs_and_its_saved_config_runs_again(config, small_data, tmp_path):
-    if "pcgrad" in config.stem:
+def words_of(parts: tuple[str, ...]) -> list[str]:
+    return [word for part in parts for word in ("--config", str(CONFIGS / f"{part}.yaml"))]
+
+
+@pytest.mark.parametrize("parts", COMBINATIONS, ids="+".join)
+def test_configs_run_and_their_saved_config_runs_again(parts, small_data, tmp_path):
+    if AFTER in parts:
         pytest.importorskip("torchjd", reason="the extra jd is not installed")
     batches = [f"--trainer.limit_{part}_batches=1" for part in ("train", "val")]
     short = ["--trainer.max_epochs=1", "--trainer.num_sanity_val_steps=0", *batches]
     folder = [f"--trainer.default_root_dir={tmp_path}", "--trainer.enable_progress_bar=false"]
-    cli = main(["fit", f"--config={config}", *small_data, *ONE_PROCESS, *short, *folder])
+    cli = main(["fit", *words_of(parts), *small_data, "--trainer.accelerator=cpu", *short, *folder])
     assert cli.trainer.global_step == 1
-    if config.stem not in SAVED_AGAIN:
+    if parts not in SAVED_AGAIN:
         return
     again = main(["fit", f"--config={Path(cli.trainer.log_dir) / 'config.yaml'}"])
     assert again.trainer.log_dir != cli.trainer.log_dir
     for name, value in cli.trainer.callback_metrics.items():
         assert value == again.trainer.callback_metrics[name], name
+
+
+def test_trainer_configs_name_options_of_the_trainer():
+    for part in TRAINERS:
+        options = yaml.safe_load((CONFIGS / f"{part}.yaml").read_text())["trainer"]
+        assert set(options) <= set(inspect.signature(Trainer).parameters)
+
+
+def blocks_of(path: Path, size: int = 6) -> set[tuple[str, ...]]:
+    lines = [line.rstrip() for line in path.read_text().splitlines() if line.strip()]
+    return {tuple(lines[i : i + size]) for i in range(len(lines) - size + 1)}
+
+
+def test_each_config_says_what_it_is_about_and_no_more():
+    """The four complete jobs apart, no two files share a block of lines, and all of them are short."""
+    paths = sorted(CONFIGS.rglob("*.yaml"))
+    assert sum(len(path.read_text().splitlines()) for path in paths) <= 400
+    for ours, theirs in combinations(paths, 2):
+        if not ours.parent == theirs.parent == CONFIGS:
+            assert not blocks_of(ours) & blocks_of(theirs), (ours, theirs)

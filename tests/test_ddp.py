@@ -10,6 +10,13 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 
+TWO_PROCESSES = [
+    f"--config={ROOT / 'configs' / 'digits_mtl.yaml'}",
+    "--trainer.accelerator=cpu",
+    "--trainer.devices=2",
+    "--trainer.strategy=ddp",
+]
+
 # Runs the command line and leaves what each process ended with.
 SCRIPT = """
 import sys, torch
@@ -30,11 +37,12 @@ torch.save(
 """
 
 
-def run(folder: Path, *words: str) -> list[dict]:
+def run(folder: Path, *words: str, path: Path = ROOT) -> list[dict]:
+    """What each process ended with; ``path`` is where else it may import from."""
     folder.mkdir()
     script = folder / "run.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}", "OMP_NUM_THREADS": "1"}
     for name in ("LOCAL_RANK", "PL_GLOBAL_SEED", "MASTER_PORT", "MASTER_ADDR", "NODE_RANK", "WORLD_SIZE"):
         environment.pop(name, None)
     words = (*words, f"--trainer.default_root_dir={folder}", "--trainer.enable_progress_bar=false")
@@ -48,13 +56,13 @@ def run(folder: Path, *words: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict]:
-    config = ROOT / "configs" / "digits_mtl_ddp.yaml"
     # 40 blocks per layer and batches of 4 per process: most blocks get no sample, many get them on one process alone
-    options = ["--model.init_args.num_blocks=40", "--data.init_args.batch_size=4", "--trainer.max_epochs=1"]
+    blocks = "--model.init_args.network.init_args.num_blocks=40"
+    options = [blocks, "--data.init_args.batch_size=4", "--trainer.max_epochs=1"]
     return run(
         tmp_path_factory.mktemp("ddp") / "two",
         "fit",
-        f"--config={config}",
+        *TWO_PROCESSES,
         *options,
         "--trainer.limit_train_batches=60",
     )
@@ -90,7 +98,7 @@ def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
     ranks = run(
         tmp_path / "networks",
         "fit",
-        f"--config={ROOT / 'configs' / 'digits_mtl_ddp.yaml'}",
+        *TWO_PROCESSES,
         f"{router}.agents=dispatched",
         f"{router}.policy=MLPPolicy",
         f"{router}.learner=REINFORCE",
@@ -106,6 +114,23 @@ def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
     for name, value in ranks[0]["router"].items():
         assert torch.equal(value, ranks[1]["router"][name]), name
     assert (ranks[0]["router"]["decider.learner.average_return"] != 0).all()
+    for ours, theirs in zip(ranks[0]["parameters"], ranks[1]["parameters"], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("router", ["GumbelRouter", "Top1Router"])
+def test_processes_hold_the_same_routers_that_learn_by_the_loss(router, tmp_path):
+    ranks = run(
+        tmp_path / router,
+        "fit",
+        *TWO_PROCESSES,
+        f"--model.init_args.router={router}",
+        "--trainer.max_steps=20",
+        "--trainer.limit_val_batches=1",
+    )
+    assert len(ranks) == 2 and ranks[0]["step"] == 20
+    for name, value in ranks[0]["router"].items():
+        assert torch.equal(value, ranks[1]["router"][name]), name
     for ours, theirs in zip(ranks[0]["parameters"], ranks[1]["parameters"], strict=True):
         assert torch.equal(ours, theirs)
 

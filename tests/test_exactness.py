@@ -1,17 +1,15 @@
 """What is fast equals what is slow and obvious, over whole trainings."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 
-from routing_lightning.modules.routed import paper_layers
-from routing_lightning.nn import LinearBlocks, RoutingNetwork, SimpleConvNet
-from routing_lightning.routers import WPL, Router, TabularPolicy
-from tests.conftest import ToyDataModule, toy_model
+from routing_lightning.networks import RoutingAllFC, RoutingNetwork
+from routing_lightning.nn import LinearBlocks
+from routing_lightning.routers import WPL, RewardRouter, TabularPolicy
+from tests.conftest import ToyDataModule, layered, toy_model
 
 
 class Traces(Callback):
@@ -33,7 +31,7 @@ def fit(model, *callbacks, **options) -> Trainer:
 
 def test_the_policy_after_many_batches_is_that_of_the_loop_over_samples():
     """Algorithm 3 line by line, in Python, over the samples of five epochs in their order."""
-    model, traces, lr = toy_model(router=Router(TabularPolicy(), WPL(0.05, scaling="original"))), Traces(), 0.05
+    model, traces, lr = toy_model(router=RewardRouter(TabularPolicy(), WPL(0.05, scaling="original"))), Traces(), 0.05
     fit(model, traces, max_epochs=5)
     policy = np.full((3, 3, 3), 1 / 3, np.float32)
     average = np.zeros((3, 3), np.float32)
@@ -75,7 +73,7 @@ def test_training_equals_training_sample_by_sample(optimizer):
     for kind in (LinearBlocks, SlowBlocks):
         torch.manual_seed(0)
         layers = [kind(7, 16, 8), kind(7, 8, 8), kind(7, 8, 2, relu=False)]
-        model, kept = toy_model(layers=layers, optimizer=make), Traces()
+        model, kept = toy_model(network=layered(*layers), optimizer=make), Traces()
         fit(model, kept, max_epochs=2)
         models.append(model)
         traces.append(kept.kept)
@@ -85,30 +83,28 @@ def test_training_equals_training_sample_by_sample(optimizer):
         torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-4)
 
 
-def routed_parts(device: str):
-    features = SimpleConvNet().to(device)
-    router = Router(TabularPolicy(), WPL())
-    network = RoutingNetwork(paper_layers(features.out_features, 4, 5, 16, 3, [4] * 3), router, 4)
-    return features, network.to(device)
+def routed(device: str) -> RoutingNetwork:
+    body = RoutingAllFC((3, 32, 32), 4, 5, hidden=16)
+    return RoutingNetwork(body, RewardRouter(TabularPolicy(), WPL()), 4, torch.zeros(1, 3, 32, 32)).to(device)
 
 
 def test_the_forward_pass_needs_no_value_from_the_device():
     """On the meta device, which holds no values, whatever would wait for one fails."""
-    features, network = routed_parts("meta")
-    logits, trace = network(features(torch.empty(9, 3, 32, 32, device="meta")), torch.randint(4, (9,)), explore=True)
+    network = routed("meta")
+    logits, trace = network(torch.empty(9, 3, 32, 32, device="meta"), torch.randint(4, (9,)), explore=True)
     logits.sum().backward()
     assert logits.shape == (9, 5) and trace.actions.device.type == "cpu"
-    assert any(block.grad is not None for block in network.layers[0].blocks)
+    assert any(block.grad is not None for block in network.layers[0].blocks.blocks)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_no_synchronisation_in_the_forward_pass():
-    features, network = routed_parts("cuda")
+    network = routed("cuda")
     images, tasks = torch.randn(32, 3, 32, 32, device="cuda"), torch.randint(4, (32,))
-    network(features(images), tasks, explore=True)  # cuDNN and cuBLAS start
+    network(images, tasks, explore=True)  # cuDNN and cuBLAS start
     torch.cuda.set_sync_debug_mode("error")
     try:
-        network(features(images), tasks, explore=True)
+        network(images, tasks, explore=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -135,17 +131,3 @@ def test_rewards_and_policies_are_float32_and_drawing_is_the_same_at_every_preci
     assert {trace.final_reward.dtype, trace.returns.dtype, trace.probabilities.dtype} == {torch.float32}
     assert model.router.policy.table.dtype == torch.float32
     assert torch.equal(trace.actions, kept.kept[0].actions)  # before the first update
-
-
-def test_compiled_features_train_alike_and_keep_their_names(monkeypatch):
-    # without a compiler: TorchDynamo captures the graph, PyTorch runs it
-    compiled = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled(self, backend="eager"))
-    plain, fast = toy_model(), toy_model(compile_features=True)
-    assert plain.state_dict().keys() == fast.state_dict().keys()
-    start = copy.deepcopy(fast.state_dict())
-    for model in (plain, fast):
-        fit(model, max_epochs=1)
-    for name, value in plain.state_dict().items():
-        torch.testing.assert_close(value, fast.state_dict()[name])
-    assert not torch.equal(start["features.layers.0.weight"], fast.state_dict()["features.layers.0.weight"])

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from torch import nn
 
 from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, MultiTaskDataset
 from routing_lightning.modules import MultiTaskClassifier, RoutedClassifier, TaskClassifier
-from routing_lightning.nn import TaskSpecific
+from routing_lightning.networks import TaskSpecific
 from routing_lightning.nn.blocks import Blocks
 from routing_lightning.report.methods import dataset_name, method_name, paper_values
-from routing_lightning.routers import FixedRandomRoutes, MLPPolicy
+from routing_lightning.routers import FixedRoutes, MLPPolicy, RewardRouter
 from tests.test_cli import refused
 
 ROOT = Path(__file__).parents[1]
@@ -25,18 +26,28 @@ CONFIGS = ROOT / "configs"
 PAGE = (ROOT / "docs" / "methods.md").read_text()
 
 
-def rows_of(heading: str) -> list[dict[str, str]]:
-    """The rows of the first table with a config column under a heading of the page."""
+def tables_of(heading: str) -> list[dict[str, str]]:
+    """The rows of all tables under a heading of the page."""
     lines = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    names = next(row for row in cells if "config" in row)
-    start = cells.index(names) + 2
-    return [dict(zip(names, row, strict=True)) for row in cells[start:] if len(row) == len(names)]
+    rows: list[dict[str, str]] = []
+    names: list[str] = []
+    for line, following in pairwise([*lines, ""]):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if following.startswith("|---"):
+            names = cells
+        elif line.startswith("|") and not line.startswith("|---"):
+            rows.append(dict(zip(names, cells, strict=True)))
+    return rows
+
+
+def rows_of(heading: str) -> list[dict[str, str]]:
+    """The rows under a heading that name a config."""
+    return [row for row in tables_of(heading) if "config" in row]
 
 
 ROUTERS = rows_of("Routers")
-NETWORKS = rows_of("Baselines, controls, modern routers")
-OTHER_DATA = rows_of("The other data sets")
+NETWORKS = rows_of("Baselines and controls")
+OTHER_DATA = [row for row in tables_of("Data, and several processes") if "data set" in row]
 ROWS = {row["config"].replace("`", ""): row for row in [*ROUTERS, *NETWORKS, *OTHER_DATA]}
 
 
@@ -44,13 +55,30 @@ def files_of(row: dict[str, str]) -> list[Path]:
     return [CONFIGS / f"{name}.yaml" for name in re.findall(r"`([\w/]+)`", row["config"])]
 
 
+def merged(row: dict[str, str]) -> dict[str, Any]:
+    """What the files of a row hold together."""
+    config: dict[str, Any] = {}
+
+    def put(target: dict[str, Any], source: dict[str, Any]) -> None:
+        for key, value in source.items():
+            if isinstance(value, dict) and isinstance(target.get(key), dict):
+                put(target[key], value)
+            else:
+                target[key] = value
+
+    for path in files_of(row):
+        put(config, yaml.safe_load(path.read_text()))
+    return config
+
+
 def init_args(row: dict[str, str]) -> dict[str, Any]:
-    """The model's arguments in the first file of a row."""
-    return yaml.safe_load(files_of(row)[0].read_text())["model"]["init_args"]
+    """The model's arguments in the files of a row."""
+    return merged(row)["model"]["init_args"]
 
 
-def name_of(part: dict[str, Any]) -> str:
-    return part["class_path"].rpartition(".")[2]
+def name_of(part: dict[str, Any] | str) -> str:
+    path = part["class_path"] if isinstance(part, dict) else part
+    return path.rpartition(".")[2]
 
 
 def listed(cell: str) -> set[str]:
@@ -58,15 +86,17 @@ def listed(cell: str) -> set[str]:
 
 
 def test_the_page_has_every_config_and_nothing_else():
-    named = {path for row in ROWS.values() for path in files_of(row)}
+    others = [*rows_of("Networks"), *rows_of("Data, and several processes")]
+    named = {path for row in [*ROWS.values(), *others] for path in files_of(row)}
     assert named == set(CONFIGS.rglob("*.yaml"))
 
 
 def test_the_page_has_every_row_of_the_papers_results():
     found = set()
     for row in [*ROUTERS, *NETWORKS]:
-        config = yaml.safe_load(files_of(row)[0].read_text())
-        found |= {(dataset_name(config), name) for name in listed(row["row of the results"])}
+        config = merged(row)
+        dataset = dataset_name(config) if "data" in config else "CIFAR-MTL"
+        found |= {(dataset, name) for name in listed(row["row of the results"])}
     found |= {(row["data set"], row["row of the results"]) for row in OTHER_DATA}
     assert found == set(paper_values())
 
@@ -88,16 +118,26 @@ def test_the_page_has_every_row_of_the_papers_implementation_tables():
 
 @pytest.mark.parametrize("row", ROUTERS, ids=lambda row: row["config"])
 def test_what_the_page_says_of_a_router_is_what_its_config_holds(row):
-    router = init_args(row)["router"]["init_args"]
+    part = init_args(row)["router"]
+    assert row["router"] == name_of(part)
+    if row["router"] != "RewardRouter":
+        assert [row[name] for name in ("agents", "policy", "learner")] == ["–"] * 3
+        return
+    router = part["init_args"]
     agents = {"per_task": "one per task", "dispatched": "one per task + dispatcher", "single": "1"}
     table = name_of(router["policy"]) == "TabularPolicy"
-    assert row["agents"] == agents[router["agents"]]
+    assert row["agents"] == agents[router.get("agents", "per_task")]
     assert row["policy"] == ("table" if table else "MLP per depth")
     assert row["state used"] == ("t, d" if table else "v, t, d")
     assert row["learner"] == name_of(router["learner"])
     if not table:
         assert router["policy"]["init_args"] == {"hidden": 64}
     assert ("collaboration 0.3" in row["source"]) == (router.get("collaboration", 0) == 0.3)
+
+
+@pytest.mark.parametrize("row", rows_of("Networks")[1:], ids=lambda row: row["config"])
+def test_what_the_page_says_of_a_routed_network_is_what_its_config_holds(row):
+    assert row["network"] == name_of(init_args(row)["network"])
 
 
 @pytest.mark.parametrize("row", NETWORKS, ids=lambda row: row["config"])
@@ -108,7 +148,7 @@ def test_what_the_page_says_of_a_network_is_what_its_config_holds(row):
 @pytest.mark.parametrize("row", [*ROUTERS, *NETWORKS], ids=lambda row: row["config"])
 def test_reports_call_a_run_what_the_paper_calls_it(row):
     if names := listed(row["row of the results"]):
-        assert method_name(yaml.safe_load(files_of(row)[0].read_text())) in names
+        assert method_name(merged(row)) in names
 
 
 class HalfOfTheTasks(MultiTaskDataModule):
@@ -116,9 +156,9 @@ class HalfOfTheTasks(MultiTaskDataModule):
 
     mean, std = (0.5,), (0.25,)
 
-    def __init__(self, num_tasks: int, num_classes: int, channels: int, size: int) -> None:
+    def __init__(self, num_tasks: int, num_classes: int, image_shape: list[int]) -> None:
         super().__init__(batch_size=16)
-        self.shape = (num_tasks, num_classes, channels, size)
+        self.shape = (num_tasks, num_classes, *image_shape[:2])
 
     def load_data(self) -> MultiTaskData:
         num_tasks, num_classes, channels, size = self.shape
@@ -130,6 +170,19 @@ class HalfOfTheTasks(MultiTaskDataModule):
         return MultiTaskData([str(task) for task in range(num_tasks)], names, dataset, None, dataset)
 
 
+SIZES = {  # tasks, classes, shape of the images, as the data has them
+    "CIFAR-MTL": (20, 5, [3, 32, 32]),
+    "MNIST-MTL": (10, 2, [1, 28, 28]),
+    "MIN-MTL": (10, 5, [3, 84, 84]),
+    "Digits-MTL": (10, 2, [1, 8, 8]),
+}
+
+
+def sizes_of(row: dict[str, str]) -> tuple[int, int, list[int]]:
+    config = merged(row)
+    return SIZES[dataset_name(config) if "class_path" in config.get("data", {}) else "CIFAR-MTL"]
+
+
 def built(row: dict[str, str]) -> TaskClassifier:
     """The model of a row's config files, made as the command line makes it."""
     parser = ArgumentParser(exit_on_error=False)
@@ -138,7 +191,10 @@ def built(row: dict[str, str]) -> TaskClassifier:
     for name in ("trainer", "data"):  # read and left alone
         parser.add_argument(f"--{name}", type=dict)
     parser.add_subclass_arguments(TaskClassifier, "model")
-    config = parser.parse_args([word for path in files_of(row) for word in ("--config", str(path))])
+    files = [word for path in files_of(row) for word in ("--config", str(path))]
+    names = ("num_tasks", "num_classes", "image_shape")
+    sizes = [f"--model.init_args.{name}={value}" for name, value in zip(names, sizes_of(row), strict=True)]
+    config = parser.parse_args([*files, *sizes])
     torch.manual_seed(0)
     return parser.instantiate_classes(config).model
 
@@ -158,6 +214,10 @@ def moved(before: dict[str, torch.Tensor], module: nn.Module) -> set[str]:
     return {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
 
 
+def features_of(model: TaskClassifier) -> nn.Module:
+    return model.features if isinstance(model, MultiTaskClassifier) else model.network.body[0]
+
+
 def used_blocks_alone_moved(before: nn.Module, after: nn.Module, used: set[int]) -> bool:
     assert isinstance(before, Blocks) and isinstance(after, Blocks)
     for block in range(after.num_blocks):
@@ -169,16 +229,15 @@ def used_blocks_alone_moved(before: nn.Module, after: nn.Module, used: set[int])
 
 def check_routed(before: RoutedClassifier, after: RoutedClassifier, actions: torch.Tensor, tasks: set[int]) -> None:
     network, router = after.network, after.router
-    for index, layer in enumerate(network.layers):
-        depths = [depth for depth, of in enumerate(network.order) if of == index]
-        used = set(actions[:, depths].unique().tolist()) - {layer.num_blocks}  # the last action is PASS
-        assert used and used_blocks_alone_moved(before.network.layers[index], layer, used)
-
-    policy, first = router.policy, before.router.policy
-    changed = moved(first.state_dict(), policy)
-    if isinstance(router.learner, FixedRandomRoutes):
-        assert not changed
+    for layer, first in zip(network.layers, before.network.layers, strict=True):
+        depths = [depth for depth, called in enumerate(network.calls) if called is layer]
+        used = set(actions[:, depths].unique().tolist()) - {layer.blocks.num_blocks}  # the last action is PASS
+        assert used and used_blocks_alone_moved(first.blocks, layer.blocks, used)
+    changed = moved(before.router.state_dict(), router)
+    if not isinstance(router, RewardRouter):
+        assert bool(changed) != isinstance(router, FixedRoutes)
         return
+    policy, first = router.policy, before.router.policy
     assert changed
     if router.dispatcher is not None:
         assert moved(before.router.dispatcher.policy.state_dict(), router.dispatcher.policy)
@@ -207,9 +266,7 @@ def test_a_few_batches_train_features_blocks_and_router_and_nothing_else(row):
     if "pcgrad" in row["config"]:
         pytest.importorskip("torchjd", reason="the extra jd is not installed")
     model = built(row)
-    convolution = next(part for part in model.features.modules() if isinstance(part, nn.Conv2d))
-    size = yaml.safe_load(files_of(row)[-1].read_text())["model"]["init_args"]["features"]["init_args"]["image_size"]
-    data = HalfOfTheTasks(model.num_tasks, model.num_classes, convolution.in_channels, size)
+    data = HalfOfTheTasks(*sizes_of(row))
     before, routes = copy.deepcopy(model), Routes()
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, limit_val_batches=0, callbacks=[routes],
@@ -217,7 +274,7 @@ def test_a_few_batches_train_features_blocks_and_router_and_nothing_else(row):
     )  # fmt: skip
     trainer.fit(model, data)
     assert trainer.global_step == 3
-    assert moved(before.features.state_dict(), model.features)
+    assert moved(features_of(before).state_dict(), features_of(model))
     tasks = set(data.train_dataset.tasks.tolist())
     assert len(tasks) < model.num_tasks
     if isinstance(model, RoutedClassifier):
@@ -228,6 +285,7 @@ def test_a_few_batches_train_features_blocks_and_router_and_nothing_else(row):
 
 
 ROUTER = "--model.init_args.router.init_args"
+BODY = "--model.init_args.network.init_args"
 WPL_TO_MLP = f"{ROUTER}.policy=routing_lightning.routers.MLPPolicy"
 
 
@@ -240,12 +298,8 @@ WPL_TO_MLP = f"{ROUTER}.policy=routing_lightning.routers.MLPPolicy"
         ([f"{ROUTER}.agents=both"], "per_task"),
         ([f"{ROUTER}.collaboration=2"], r"collaboration is 2.*in \[0, 1\]"),
         ([f"{ROUTER}.collaboration_by=count"], "probability"),
-        (
-            [f"{ROUTER}.agents=dispatched", "--model.init_args.num_tasks=1"],
-            "agents is 'dispatched' .* use 'single' or 'per_task'",
-        ),
-        (["--model.init_args.allow_pass=true"], "allow_pass is true .* set recurrent_steps to at least 1"),
-        (["--model.init_args.recurrent_steps=2", "--model.init_args.depth=4"], "recurrent_steps is 2 with 4 layers"),
+        ([f"{BODY}.allow_pass=true"], "allow_pass is true .* set recurrent_steps to at least 1"),
+        ([f"{BODY}.recurrent_steps=2", f"{BODY}.depth=4"], "recurrent_steps is 2 with 4 layers"),
         (
             [f"{WPL_TO_MLP}", f"{ROUTER}.policy.init_args.depth_input=one_hot", f"{ROUTER}.learner=REINFORCE"],
             "use depth_input 'separate'",

@@ -21,7 +21,6 @@ from routing_lightning.plots import (
     Curve,
     HeatmapFrame,
     accuracy_curves,
-    action_labels,
     block_usage,
     evolution_panel,
     figure_png,
@@ -42,6 +41,7 @@ from routing_lightning.plots import (
 )
 from routing_lightning.plots.frame import LEVELS
 from routing_lightning.plots.style import COLOUR_MAP, task_dashes
+from routing_lightning.record import action_labels
 
 STEPS = np.array([0, 1, 5, 30, 200])
 

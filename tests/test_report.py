@@ -10,9 +10,9 @@ import torch
 import yaml
 from torch.utils.tensorboard import SummaryWriter
 
-from routing_lightning.callbacks import RouteRecord
 from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
+from routing_lightning.record import RouteRecord
 from routing_lightning.report import find_runs, read_run, write_report
 from routing_lightning.report.draw import figures
 from routing_lightning.report.methods import dataset_name, group_runs, method_name, paper_values

@@ -3,8 +3,7 @@
 from routing_lightning.callbacks.block_usage import BlockUsage
 from routing_lightning.callbacks.policy_dynamics import PolicyDynamics
 from routing_lightning.callbacks.policy_heatmap import PolicyHeatmap
-from routing_lightning.callbacks.record import RouteRecord
 from routing_lightning.callbacks.recorder import RouteRecorder
 from routing_lightning.callbacks.routing_map import RoutingMap
 
-__all__ = ["BlockUsage", "PolicyDynamics", "PolicyHeatmap", "RouteRecord", "RouteRecorder", "RoutingMap"]
+__all__ = ["BlockUsage", "PolicyDynamics", "PolicyHeatmap", "RouteRecorder", "RoutingMap"]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
-from routing_lightning.callbacks.record import FILE_NAME, RouteRecord, write_whole
+from routing_lightning.record import FILE_NAME, RouteRecord, write_whole
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.gather import RowGatherer
+from routing_lightning.rows import RowGatherer
 from routing_lightning.routers import Router
 
 BUFFERED_BATCHES = 256
@@ -146,10 +146,10 @@ class RouteRecorder(L.Callback):
         self._path = Path(folder or trainer.default_root_dir) / FILE_NAME
         if trainer.fast_dev_run or not trainer.is_global_zero:  # type: ignore[attr-defined]
             self._path = None
-        names = pl_module.task_names()[: self._router.num_tasks]  # type: ignore[operator]
-        self.task_names = names + [str(task) for task in range(len(names), self._router.num_tasks)]
-        self.num_actions = self._router.policy.num_actions.cpu().numpy()
-        self.num_blocks = block_counts(pl_module, self.num_actions)
+        names = pl_module.task_names()[: self._router.spec.num_tasks]  # type: ignore[operator]
+        self.task_names = names + [str(task) for task in range(len(names), self._router.spec.num_tasks)]
+        self.num_actions = np.array(self._router.spec.num_actions)
+        self.num_blocks = np.array(self._router.spec.num_blocks)
         shape = (len(self.task_names), len(self.num_actions), int(self.num_actions.max()))
         if self._pending.shape != shape:
             self._clear(shape)
@@ -280,9 +280,3 @@ class RouteRecorder(L.Callback):
 
 
 STAGES = ("val", "train")
-
-
-def block_counts(pl_module: L.LightningModule, num_actions: np.ndarray) -> np.ndarray:
-    """Number of blocks at each depth, (D,): all actions but PASS, where the module's network has it."""
-    may_pass = getattr(getattr(pl_module, "network", None), "may_pass", None)
-    return num_actions if may_pass is None else num_actions - np.array(may_pass, np.int64)

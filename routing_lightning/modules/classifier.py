@@ -7,7 +7,6 @@ from types import FrameType
 from typing import Any, cast
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -16,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import TaskMetrics
+from routing_lightning.noise import NoiseKeys
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -32,18 +32,6 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
-
-
-def feature_size(features: torch.nn.Module) -> int:
-    """Size of the vectors that features give, their ``out_features``.
-
-    Raises:
-        UsageError: if they do not say it.
-    """
-    size = getattr(features, "out_features", None)
-    if not isinstance(size, int):
-        raise UsageError(f"features {type(features).__name__} has no integer attribute out_features; give it one.")
-    return size
 
 
 class TaskClassifier(L.LightningModule):
@@ -187,23 +175,11 @@ class TaskClassifier(L.LightningModule):
 
     def on_fit_start(self) -> None:
         """Notes the seed of the run: that of ``seed_everything``, or torch's own."""
-        self.noise_seed = int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed()))
-        self.noise_source: tuple[int, int, int] | None = None
+        self.noise_keys = NoiseKeys(int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed())))
 
     def noise_key(self, batch_idx: int) -> int:
-        """Seed of a training batch's noise: another one per seed, epoch, batch and process, in [0, 2^63).
-
-        It depends on nothing else, so a resumed run draws what the unbroken run would have drawn.
-        """
-        source = (self.noise_seed, self.current_epoch, self.global_rank)
-        if source != self.noise_source:
-            self.noise_source = source
-            self.noise_base = int(np.random.SeedSequence(source).generate_state(1, np.uint64)[0])
-        # SplitMix64 (Steele et al., 2014): the batch's number of the sequence that starts at the base.
-        key = (self.noise_base + (batch_idx + 1) * 0x9E3779B97F4A7C15) % 2**64
-        key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        key = (key ^ (key >> 27)) * 0x94D049BB133111EB % 2**64
-        return (key ^ (key >> 31)) >> 1
+        """Seed of a training batch's noise on this process, in [0, 2^63)."""
+        return self.noise_keys.key(self.current_epoch, self.global_rank, batch_idx)
 
     def on_train_start(self) -> None:
         """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""

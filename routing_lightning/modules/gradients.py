@@ -1,55 +1,12 @@
 """Gradient combination across tasks: Jacobian descent with an aggregator of the library torchjd."""
 
-import importlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
-
-
-def make_aggregator(aggregator: str | dict[str, Any] | nn.Module | None) -> nn.Module | None:
-    """The aggregator as a module.
-
-    Classes are made here and not by the command line's parser, which would not say how to install torchjd.
-
-    Args:
-        aggregator: the path of a class (``"torchjd.aggregation.PCGrad"``), a dict with its ``class_path`` and its
-            ``init_args``, a module, or None.
-
-    Returns:
-        A module that maps a matrix of gradients, one row per task, (M, P) -> (P,); None if None was given.
-
-    Raises:
-        UsageError: if a package is not installed, there is no such class, or it refuses its arguments.
-    """
-    if aggregator is None or isinstance(aggregator, nn.Module):
-        return aggregator
-    spec: dict[str, Any] = aggregator if isinstance(aggregator, dict) else {"class_path": aggregator}
-    path = str(spec.get("class_path"))
-    # The command line's parser leaves the word init_args out of --...aggregator.init_args.<name>.
-    arguments = {name: value for name, value in spec.items() if name not in ("class_path", "init_args")}
-    try:
-        arguments |= spec.get("init_args") or {}
-        module, _, name = path.rpartition(".")
-        made = getattr(importlib.import_module(module), name)(**arguments)
-        if not isinstance(made, nn.Module):
-            raise TypeError("it is no torch module")
-    except ImportError as error:
-        # torchjd itself is missing, or a solver that the class needs
-        raise UsageError(
-            f"aggregator is {path}, but a package is missing ({error}); run: pip install "
-            '"routing-lightning[jd]", or give another class of torchjd.aggregation.'
-        ) from error
-    except (AttributeError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"aggregator is {aggregator}, which cannot be made ({error}); give a class of torchjd.aggregation by its "
-            "full path, for example torchjd.aggregation.PCGrad."
-        ) from error
-    return made
 
 
 def check_aggregator(aggregator: nn.Module | None, trainer: L.Trainer) -> None:

@@ -10,8 +10,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from routing_lightning.modules.classifier import Batch, TaskClassifier, feature_size, sgd
-from routing_lightning.modules.gradients import check_aggregator, combine_gradients, make_aggregator
+from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
+from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.networks.convnet import SimpleConvNet, check_image_shape
+from routing_lightning.networks.paper import FeaturesMaker, feature_size
 from routing_lightning.nn.blocks import ModuleBlocks
 
 
@@ -27,17 +29,17 @@ class MultiTaskClassifier(TaskClassifier):
     Args:
         num_tasks: T, number of tasks, at least 1.
         num_classes: C, the largest number of labels of a task, at least 2.
-        features: maps images (N, C, H, W) to vectors (N, ``features.out_features``).
+        image_shape: channels, height and width of the images.
         network: makes the network from the size of the feature vector, T and C, for instance the class
             :class:`~routing_lightning.nn.TaskSpecific`.
+        features: makes the features from ``image_shape``: a module that maps images to vectors of ``out_features``.
         shared_features: whether all tasks share the features; otherwise each has its own, with the same first weights.
             They then normalise over the batch's samples of their task: enlarge the batch so that there are some.
         optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
-        aggregator: combines the gradients of the tasks: a class of torchjd by its path, such as
-            ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``), a dict with ``class_path`` and ``init_args``, or a
-            module; see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        aggregator: combines the gradients of the tasks: such as ``torchjd.aggregation.PCGrad`` (needs the extra
+            ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
 
     Raises:
         UsageError: if a value is out of its range, sizes do not fit, or torchjd is asked for but not installed.
@@ -47,24 +49,26 @@ class MultiTaskClassifier(TaskClassifier):
         self,
         num_tasks: int,
         num_classes: int,
-        features: nn.Module,
+        image_shape: tuple[int, int, int],
         network: Callable[[int, int, int], nn.Module],
+        features: FeaturesMaker = SimpleConvNet,
         shared_features: bool = True,
         optimizer: OptimizerCallable = sgd,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
-        aggregator: str | dict[str, Any] | nn.Module | None = None,
+        aggregator: nn.Module | None = None,
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
-        size = feature_size(features)
+        check_image_shape(image_shape)
         self.shared_features = shared_features
+        front = features(image_shape)
+        self.network = network(feature_size(front), num_tasks, num_classes)
         if shared_features:
-            self.features = features
+            self.features = front
         else:
-            self.features = ModuleBlocks([features, *(copy.deepcopy(features) for _ in range(num_tasks - 1))])
-        self.network = network(size, num_tasks, num_classes)
-        self.aggregator = make_aggregator(aggregator)
+            self.features = ModuleBlocks([front, *(copy.deepcopy(front) for _ in range(num_tasks - 1))])
+        self.aggregator = aggregator
         self.parts: Tensor | None = None
 
     def setup(self, stage: str) -> None:

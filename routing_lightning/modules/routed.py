@@ -1,7 +1,7 @@
-"""RoutedClassifier: blocks learn by SGD, the router by reinforcement, in one training step."""
+"""RoutedClassifier: the network learns by SGD, the router in its own way, in one training step."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -12,40 +12,22 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.classifier import Batch, TaskClassifier, feature_size, sgd
+from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gather import TraceGatherer
-from routing_lightning.modules.gradients import check_aggregator, combine_gradients, make_aggregator
-from routing_lightning.nn.blocks import Blocks, LinearBlocks
-from routing_lightning.nn.layers import layer_sizes
-from routing_lightning.nn.routing import RoutingNetwork
+from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.networks.convnet import check_image_shape
+from routing_lightning.networks.paper import RoutingAllFC
+from routing_lightning.networks.routing import RoutingNetwork
 from routing_lightning.routers import Router, Trace, correctness_reward
 
-
-def paper_layers(
-    features: int, num_tasks: int, num_classes: int, hidden: int, depth: int, num_blocks: Sequence[int]
-) -> list[LinearBlocks]:
-    """The paper's routed layers: (features -> hidden), (hidden -> hidden) ..., (hidden -> classes) (section 4).
-
-    Args:
-        features: size of the feature vector.
-        num_tasks: T, number of tasks.
-        num_classes: C, size of the output.
-        hidden: units of a hidden layer.
-        depth: D, number of layers, at least 1.
-        num_blocks: number of blocks of each of the D layers.
-
-    Returns:
-        D sets of blocks, with ReLU after all but the last.
-    """
-    sizes = layer_sizes(features, num_tasks, num_classes, hidden, depth)
-    return [LinearBlocks(blocks, *size) for blocks, size in zip(num_blocks, sizes, strict=True)]
+NetworkMaker = Callable[[tuple[int, int, int], int, int], nn.Module]
 
 
 class RoutedClassifier(TaskClassifier):
-    """A routing network on top of shared features (paper, Algorithm 2: Router-Trainer).
+    """A routing network that classifies images (paper, Algorithm 2: Router-Trainer).
 
-    Each training step makes one optimizer step on the features and on the blocks that got a sample, and one update of
-    the router by the return of each sample.
+    Each training step makes one optimizer step on the blocks that got a sample and on all that is not a block, and one
+    update of the router from the trace of the batch.
 
     Besides the metrics of :class:`TaskClassifier` it logs ``router/entropy/depth_<d>`` (nats, mean over tasks) and
     ``router/blocks_in_use/depth_<d>`` (blocks that are the most probable one of some task) each epoch.
@@ -53,18 +35,13 @@ class RoutedClassifier(TaskClassifier):
     Args:
         num_tasks: T, number of tasks, at least 1.
         num_classes: C, the largest number of labels of a task, at least 2.
-        features: maps images (N, C, H, W) to vectors (N, ``features.out_features``).
+        image_shape: channels, height and width of the images.
         router: who picks the blocks.
-        depth: D, number of routed layers, at least 1 (paper: 3).
-        hidden: units of each hidden layer, at least 1 (paper: 128).
-        num_blocks: blocks per layer, one number or one per layer; by default one block per task, as in the paper.
-        recurrent_steps: how often the layer between first and last is routed through, any of its blocks each time; 0:
-            layered, once. Needs depth 3: first layer, recurrent layer, classification (paper, appendix).
-        allow_pass: whether the recurrent steps have PASS, which leaves the activation as it is.
-        layers: sets of blocks in place of the paper's; ``depth``, ``hidden`` and ``num_blocks`` then do not count.
+        network: the body: a module that maps images (N, C, H, W) to logits and holds routed layers, or what makes it
+            from ``image_shape``, ``num_tasks`` and ``num_classes``; by default the paper's routing-all-fc.
         final_reward: ``"correct"``: +1 for a right prediction, -1 for a wrong one; ``"negative_loss"``: minus the loss
             of the sample (paper, section 3.1.1).
-        optimizer: makes the optimizer of features and blocks; SGD with lr 1e-2 (paper, section 4) by default.
+        optimizer: makes the optimizer of the network; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own
@@ -72,8 +49,6 @@ class RoutedClassifier(TaskClassifier):
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
         aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
-        compile_features: whether the features go through ``torch.compile``, which needs a C++ compiler on the CPU and
-            takes up to a minute at the first batch (docs/performance.md says what it gains).
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -83,22 +58,16 @@ class RoutedClassifier(TaskClassifier):
         self,
         num_tasks: int,
         num_classes: int,
-        features: nn.Module,
+        image_shape: tuple[int, int, int],
         router: Router,
-        depth: int = 3,
-        hidden: int = 128,
-        num_blocks: int | list[int] | None = None,
-        recurrent_steps: int = 0,
-        allow_pass: bool = False,
-        layers: list[Blocks] | None = None,
+        network: NetworkMaker = RoutingAllFC,
         final_reward: Literal["correct", "negative_loss"] = "correct",
         optimizer: OptimizerCallable = sgd,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
-        aggregator: str | dict[str, Any] | nn.Module | None = None,
-        compile_features: bool = False,
+        aggregator: nn.Module | None = None,
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
@@ -107,36 +76,21 @@ class RoutedClassifier(TaskClassifier):
             raise UsageError(f"gradient_clip_val is {gradient_clip_val}; give a norm above 0, or null for no clipping.")
         if accumulate_grad_batches < 1:
             raise UsageError(f"accumulate_grad_batches is {accumulate_grad_batches}; give at least 1.")
-        size = feature_size(features)
+        check_image_shape(image_shape)
+        self.image_shape = tuple(image_shape)
         self.gradient_clip_val = gradient_clip_val
         self.accumulate_grad_batches = accumulate_grad_batches
-        self.features = features
-        if compile_features:
-            self.features.compile()  # in place: names in checkpoints stay
-        if layers is None:
-            if depth < 1:
-                raise UsageError(f"depth is {depth}; give at least 1 routed layer.")
-            blocks = num_tasks if num_blocks is None else num_blocks
-            blocks = [blocks] * depth if isinstance(blocks, int) else blocks
-            if len(blocks) != depth:
-                raise UsageError(
-                    f"num_blocks lists {len(blocks)} layers but depth is {depth}; give one number per layer."
-                )
-            layers = list(paper_layers(size, num_tasks, num_classes, hidden, depth, blocks))
-        order, may_pass = None, None
-        if recurrent_steps < 0 or (recurrent_steps > 0 and len(layers) != 3):
-            raise UsageError(
-                f"recurrent_steps is {recurrent_steps} with {len(layers)} layers; give 0, or more with depth 3."
-            )
-        if recurrent_steps:
-            order = [0, *[1] * recurrent_steps, 2]
-            may_pass = [False, *[allow_pass] * recurrent_steps, False]
-        elif allow_pass:
-            raise UsageError("allow_pass is true but nothing is recurrent; set recurrent_steps to at least 1.")
-        self.network = RoutingNetwork(layers, router, num_tasks, order, may_pass)
         self.final_reward = final_reward
+        self.aggregator = aggregator
         self.gather_trace = TraceGatherer()
-        self.aggregator = make_aggregator(aggregator)
+        body = network if isinstance(network, nn.Module) else network(image_shape, num_tasks, num_classes)
+        self.network = RoutingNetwork(body, router, num_tasks)
+        logits = self.network.build(torch.zeros(1, *image_shape))
+        if logits.dim() != 2 or logits.shape[1] < num_classes:
+            raise UsageError(
+                f"{type(body).__name__} gives {tuple(logits.shape[1:])} numbers per image, but there are {num_classes} "
+                "classes; give a network that ends with one number for each."
+            )
 
     @property
     def router(self) -> Router:
@@ -151,7 +105,7 @@ class RoutedClassifier(TaskClassifier):
         check_aggregator(self.aggregator, self.trainer)
         strategy = self.trainer.strategy
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        if not self.router.detach_state and (self.trainer.world_size > 1 or self.aggregator is not None or scaled):
+        if self.router.joint and (self.trainer.world_size > 1 or self.aggregator is not None or scaled):
             raise UsageError(
                 "detach_state is false, which works in one process, without aggregator and not at precision 16-mixed; "
                 "set it to true, or leave those out."
@@ -159,9 +113,12 @@ class RoutedClassifier(TaskClassifier):
         if isinstance(strategy, DDPStrategy):
             # A block may get samples on some ranks and not on others, or on none.
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
-        # Every rank learns from the records of all, so routers are equal without help: DDP must not overwrite them.
+        # Every rank learns from the records of all, so what a router learns by itself is equal without help: DDP must
+        # not overwrite it.
+        own = {id(parameter) for parameter in self.router.own_parameters()}
         self._ddp_params_and_buffers_to_ignore = [
-            f"network.router.{name}" for name in self.network.router.state_dict(keep_vars=True)
+            *(f"network.router.{name}" for name, value in self.router.named_parameters() if id(value) in own),
+            *(f"network.router.{name}" for name, _ in self.router.named_buffers()),
         ]
 
     def on_fit_start(self) -> None:
@@ -185,7 +142,7 @@ class RoutedClassifier(TaskClassifier):
         self, images: Tensor, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Trace]:
         """Logits (N, num_classes) and the trace of the routes."""
-        return self.network(self.features(images.to(self.dtype)), tasks, explore=explore, generator=generator)
+        return self.network(images.to(self.dtype), tasks, explore=explore, generator=generator)
 
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""
@@ -213,22 +170,13 @@ class RoutedClassifier(TaskClassifier):
         loss = losses.mean() if apart else losses
         reward = correctness_reward(hits) if self.final_reward == "correct" else -losses.detach()
         trace.final_reward = reward.float().cpu()
-        joint = not self.router.detach_state
-        router_loss = self.router.loss(trace) if joint else None
-
-        if self.aggregator is not None:
-            share = losses / (len(losses) * self.accumulate_grad_batches)
-            combine_gradients(share, tasks, self.parameters_in_use(), self.aggregator)
-        else:
-            share = loss / self.accumulate_grad_batches if self.accumulate_grad_batches > 1 else loss
-            self.manual_backward(share if router_loss is None else share + router_loss)
+        self.take_gradients(losses, self.router.auxiliary_loss(trace), tasks)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
-            self.optimizer_step()
-        if joint:
-            self.router.step(trace)
-        else:
-            trace = self.gather_trace(trace, self.router, self.trainer.strategy)
-            self.router.learn(trace)
+            self.step_optimizer()
+        # What the trace keeps of the graph is done with.
+        trace.scores, trace.generator = [], None
+        trace = self.gather_trace(trace, self.trainer.strategy.root_device)
+        self.router.learn(trace)
 
         loss = loss.detach()
         self.count("train", loss, hits, tasks)
@@ -238,15 +186,33 @@ class RoutedClassifier(TaskClassifier):
             self.log("train/loss_step", loss, prog_bar=True)
         return {"loss": loss, "trace": trace}
 
+    def take_gradients(self, losses: Tensor, auxiliary: Tensor | None, tasks: Tensor) -> None:
+        """Adds the gradients of a batch's loss to those since the last step.
+
+        Args:
+            losses: the mean loss of the batch (), or the loss of each sample (N,).
+            auxiliary: the router's part of the loss, a scalar, or None.
+            tasks: (N,) int64.
+        """
+        if auxiliary is not None:
+            self.log("train/auxiliary_loss", auxiliary.detach())
+            losses = losses + auxiliary
+        if self.accumulate_grad_batches > 1:
+            losses = losses / self.accumulate_grad_batches
+        if self.aggregator is not None:
+            combine_gradients(losses / len(losses), tasks, self.parameters_in_use(), self.aggregator)
+        else:
+            self.manual_backward(losses.mean() if losses.dim() else losses)
+
     def configure_optimizers(self) -> Any:
-        """The optimizer of features and blocks, then those of learners that follow a gradient."""
+        """The optimizer of the network, then those of the router."""
         own = super().configure_optimizers()
         blocks = {id(parameter) for parameter in self.network.block_parameters()}
         self.shared_parameters = [p for p in self.trained_parameters() if id(p) not in blocks]
         try:
             routers = self.router.configure()
         except (ValueError, TypeError) as error:
-            raise UsageError(f"the learner's optimizer refuses its values: {error}; mend its init_args.") from error
+            raise UsageError(f"the router's optimizer refuses its values: {error}; mend its init_args.") from error
         if not routers:
             return own
         first = own if isinstance(own, dict) else {"optimizer": own}
@@ -257,8 +223,10 @@ class RoutedClassifier(TaskClassifier):
         ]
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """Parameters of features and blocks; the router learns by itself."""
-        own = {id(p) for part in (self.router, self.aggregator) if part is not None for p in part.parameters()}
+        """Parameters of the network, and those of the router that it does not move itself."""
+        own = {id(parameter) for parameter in self.router.own_parameters()}
+        if self.aggregator is not None:
+            own |= {id(parameter) for parameter in self.aggregator.parameters()}
         return [parameter for parameter in self.parameters() if id(parameter) not in own]
 
     def parameters_in_use(self) -> list[nn.Parameter]:
@@ -270,7 +238,7 @@ class RoutedClassifier(TaskClassifier):
             return self.trained_parameters()
         return [*self.shared_parameters, *self.network.active_parameters()]
 
-    def optimizer_step(self) -> None:  # type: ignore[override]
+    def step_optimizer(self) -> None:
         """Steps the optimizer over the parameters with a gradient, and the scheduler if it goes by steps."""
         optimizers = self.optimizers()
         optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
@@ -299,7 +267,7 @@ class RoutedClassifier(TaskClassifier):
         """Steps the learning rate schedulers (Lightning leaves that to modules that optimize manually).
 
         Args:
-            of_router: those of the learners, else that of features and blocks.
+            of_router: those of the router, else that of the network.
         """
         for config in self.trainer.lr_scheduler_configs:
             scheduler = config.scheduler

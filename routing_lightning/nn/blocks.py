@@ -1,5 +1,6 @@
 """Sets of function blocks, and the dispatch of a batch to its blocks (paper, section 3)."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import cast
 
@@ -44,6 +45,10 @@ class Blocks(nn.Module):
     def block_parameters(self, block: int) -> Iterable[nn.Parameter]:
         """Parameters of one block."""
         raise TypeError(f"{type(self).__name__} does not say what a block holds: override block_parameters")
+
+    def single(self, block: int) -> nn.Module:
+        """A block as a module of its own: a copy, made of ordinary modules."""
+        raise TypeError(f"{type(self).__name__} does not say how a block stands alone: override single")
 
     def forward(self, x: Tensor, actions: Tensor) -> Tensor:
         """Applies to each sample its block.
@@ -116,10 +121,22 @@ class LinearBlocks(Blocks):
             self.blocks.append(torch.cat([linear.weight.detach().t(), linear.bias.detach().unsqueeze(0)]))
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
-        """Affine maps, and ReLU: (N, in_features) -> (N, out_features)."""
+        """Affine maps, and ReLU: (N, ..., in_features) -> (N, ..., out_features)."""
         if not route.blocks:
-            return x.new_zeros(0, cast(int, self.out_features)) + x.sum()
-        return routed_linear(x, route, self._parameters_of(route.blocks), self.relu)
+            return x.new_zeros(*x.shape[:-1], cast(int, self.out_features)) + x.sum()
+        blocks = self._parameters_of(route.blocks)
+        if x.dim() == 2:
+            return routed_linear(x, route, blocks, self.relu)
+        rows = routed_linear(x.flatten(0, -2), route.repeat(x[0, ..., 0].numel()), blocks, self.relu)
+        return rows.unflatten(0, x.shape[:-1])
+
+    def single(self, block: int) -> nn.Module:
+        """The block as ``nn.Linear``, and ``nn.ReLU`` where it ends with one."""
+        weight, bias = self.linear(block)
+        linear = nn.Linear(*weight.t().shape)
+        # With the weight's layout too, so that the products are the same to the bit.
+        linear.weight, linear.bias = nn.Parameter(weight.detach().clone()), nn.Parameter(bias.detach().clone())
+        return nn.Sequential(linear, nn.ReLU()) if self.relu else linear
 
     def _parameters_of(self, blocks: Iterable[int]) -> list[nn.Parameter]:
         # Indexing the ParameterList itself takes microseconds, which many small blocks would feel.
@@ -167,6 +184,10 @@ class ModuleBlocks(Blocks):
         pieces = x.index_select(0, route.order).split(route.sizes)
         outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
         return torch.cat(outputs).index_select(0, route.inverse)
+
+    def single(self, block: int) -> nn.Module:
+        """A copy of the block's module."""
+        return copy.deepcopy(self.blocks[block])
 
     def block_parameters(self, block: int) -> Iterable[nn.Parameter]:
         """Parameters of the block's module."""

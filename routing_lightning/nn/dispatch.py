@@ -74,6 +74,11 @@ class Route:
         inverse[self.host_order] = np.arange(len(inverse))
         return torch.from_numpy(inverse).to(self.device, non_blocking=True)
 
+    def repeat(self, count: int) -> "Route":
+        """The route of as many rows per sample, side by side, for activations (N, count, ...) taken as (N count, ...)."""
+        order = (self.host_order[:, None] * count + np.arange(count)).ravel()
+        return Route(self.device, order, self.blocks, self.counts * count, self.passed * count)
+
     def slots(self) -> tuple[Tensor, int]:
         """Places of the samples in a padded array (U, m, ...), m being the largest size: (N,) int64, and m."""
         longest = int(self.counts.max())

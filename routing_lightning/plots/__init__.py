@@ -3,7 +3,6 @@
 from routing_lightning.plots.curves import Curve, accuracy_curves, policy_dynamics
 from routing_lightning.plots.frame import HeatmapFrame, figure_png
 from routing_lightning.plots.heatmaps import (
-    action_labels,
     block_usage,
     evolution_panel,
     policy_evolution,
@@ -22,7 +21,6 @@ __all__ = [
     "HeatmapFrame",
     "Link",
     "accuracy_curves",
-    "action_labels",
     "block_usage",
     "evolution_panel",
     "figure_png",

@@ -16,16 +16,6 @@ CELL = 0.19  # inches
 LINEAR_STEPS = 10  # the time axis is linear up to here, then logarithmic: policies move most at the start
 
 
-def action_labels(num_actions: int, num_blocks: int) -> list[str]:
-    """Names of the actions of a depth: the blocks by number, and PASS where there is such an action.
-
-    Args:
-        num_actions: number of actions of the depth.
-        num_blocks: number of its blocks; the action after the last block is PASS.
-    """
-    return [str(action) if action < num_blocks else "PASS" for action in range(num_actions)]
-
-
 def time_position(steps: np.ndarray) -> np.ndarray:
     """Where optimizer steps stand on the time axis of all figures: any shape -> the same, float64.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from routing_lightning.callbacks.record import FILE_NAME, RouteRecord, shares
+from routing_lightning.record import FILE_NAME, RouteRecord, shares
 from routing_lightning.errors import UsageError
 from routing_lightning.plots import (
     block_usage,

@@ -52,11 +52,10 @@ def dataset_name(config: dict[str, Any]) -> str:
 def method_name(config: dict[str, Any]) -> str:
     """What the paper calls the method of a config, or a name from its parts where the paper has none."""
     model = config.get("model") or {}
-    args = model.get("init_args") or {}
+    args = _args(model)
     name = _routing_name(args) if "router" in args else _network_name(model)
-    aggregator = args.get("aggregator")
-    path = aggregator if isinstance(aggregator, str) else _class(aggregator)
-    return f"{name} + {path.rpartition('.')[2]}" if path else name
+    aggregator = _class(args.get("aggregator"))
+    return f"{name} + {aggregator}" if aggregator else name
 
 
 def _network_name(model: dict[str, Any]) -> str:
@@ -74,13 +73,25 @@ def _network_name(model: dict[str, Any]) -> str:
 
 
 def _routing_name(args: dict[str, Any]) -> str:
-    router = _args(args["router"])
-    learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
-    agents, kind = router.get("agents"), "table" if policy.startswith("Tabular") else "approx"
-    if learner == "FixedRandomRoutes":
-        return "fixed random routing"
-    if args.get("recurrent_steps"):
+    """Name of a routed network: by its router, and by its body where that is not the paper's."""
+    network = _class(args.get("network")) or "RoutingAllFC"
+    recurrent = bool(_args(args.get("network")).get("recurrent_steps"))
+    name = _router_name(args["router"])
+    if recurrent and name == "routing-all-fc":
         return "routing-all-fc recursive"
+    body = "recurrent" if recurrent else {"RoutingAllFC": "", "RoutingAllLayers": "all layers"}.get(network, network)
+    return f"{name}, {body}" if body else name
+
+
+def _router_name(part: Any) -> str:
+    kind, router = _class(part) or "router", _args(part)
+    if kind == "FixedRoutes":
+        routes = router.get("routes", "random")
+        return f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
+    if kind != "RewardRouter":
+        return kind
+    learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
+    agents = router.get("agents", "per_task")
     if agents == "dispatched":
         return "routing-all-fc dispatched"
     if agents == "single" and learner in ("REINFORCE", "WPL"):
@@ -89,7 +100,7 @@ def _routing_name(args: dict[str, Any]) -> str:
         return "routing-all-fc"  # the paper's MARL-WPL: table is the same
     known = {"QLearning": "Qlearning", "WPL": "MARL-WPL"}
     learner = learner.removeprefix("Approximate")
-    return f"{known.get(learner, learner)}: {kind}"
+    return f"{known.get(learner, learner)}: {'table' if policy.startswith('Tabular') else 'approx'}"
 
 
 def _class(part: Any) -> str | None:

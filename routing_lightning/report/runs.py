@@ -13,7 +13,7 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from routing_lightning.callbacks.record import FILE_NAME, RouteRecord
+from routing_lightning.record import FILE_NAME, RouteRecord
 from routing_lightning.errors import UsageError
 
 MARKS = ("config.yaml", "metrics.csv", "events.out.tfevents.*", FILE_NAME)

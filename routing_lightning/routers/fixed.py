@@ -1,42 +1,70 @@
-"""Fixed routes: the control that a router has to beat."""
+"""Fixed routes: the controls that a router has to beat, and sharing made by hand."""
+
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers.learner import Learner
-from routing_lightning.routers.policies import Policy
-from routing_lightning.routers.trace import Trace
+from routing_lightning.routers.base import Router, RoutingSpec, Trace
+from routing_lightning.routers.host import HostModule
 
 
-class FixedRandomRoutes(Learner):
-    """Each agent draws one action per depth at the start and keeps it: routing without learning.
+class FixedRoutes(HostModule, Router):
+    """Each task has a route from the start and keeps it: routing without learning.
 
     Args:
+        routes: ``"random"``: a block drawn for each task and depth; ``"own"``: block t for task t, nothing shared where
+            there are enough blocks; ``"shared"``: one block per depth for all. Or, for each task, its block at each
+            depth: D numbers for each of T tasks.
         seed: seed of the draw, at least 0, apart from the seed of the training.
 
+    Attributes:
+        table: (T, D) int64 on the host, the routes. Part of the checkpoint.
+
     Raises:
-        UsageError: if the seed is negative.
+        UsageError: if a value is out of its range.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    uses_state = False
+    table: Tensor
+
+    def __init__(self, routes: Literal["random", "own", "shared"] | list[list[int]] = "random", seed: int = 0) -> None:
         super().__init__()
         if seed < 0:
-            raise UsageError(f"seed of FixedRandomRoutes is {seed}; give at least 0.")
+            raise UsageError(f"seed of FixedRoutes is {seed}; give at least 0.")
+        if isinstance(routes, str) and routes not in ("random", "own", "shared"):
+            raise UsageError(f"routes of FixedRoutes is {routes!r}; give 'random', 'own', 'shared' or a list per task.")
+        self.given = routes
         self.seed = seed
 
-    def initial_table(self, num_agents: int, num_actions: list[int]) -> Tensor:
-        """One-hot rows: (A, D, K)."""
-        generator = torch.Generator().manual_seed(self.seed)
-        table = torch.zeros(num_agents, len(num_actions), max(num_actions))
-        for depth, count in enumerate(num_actions):
-            chosen = torch.randint(count, (num_agents,), generator=generator)
-            table[torch.arange(num_agents), depth, chosen] = 1
-        return table
+    def build(self, spec: RoutingSpec) -> None:
+        """Makes the table.
 
-    def probabilities(self, scores: Tensor, num_actions: Tensor) -> Tensor:
-        """The table holds the probabilities, 0 and 1."""
-        return scores
+        Raises:
+            UsageError: if given routes do not fit the network.
+        """
+        super().build(spec)
+        self.register_buffer("table", self._routes(spec))
 
-    def learn(self, policy: Policy, trace: Trace) -> None:
-        """Leaves everything as it is."""
+    def _routes(self, spec: RoutingSpec) -> Tensor:
+        tasks, sizes = torch.arange(spec.num_tasks), spec.num_actions
+        if self.given == "own":
+            return torch.stack([tasks % blocks for blocks in spec.num_blocks], 1)
+        if self.given == "shared":
+            return torch.zeros(spec.num_tasks, len(sizes), dtype=torch.long)
+        if self.given == "random":
+            generator = torch.Generator().manual_seed(self.seed)
+            return torch.stack([torch.randint(size, (len(tasks),), generator=generator) for size in sizes], 1)
+        rows = [list(row) for row in self.given]
+        fits = all(len(row) == len(sizes) and all(0 <= a < n for a, n in zip(row, sizes, strict=True)) for row in rows)
+        if len(rows) != spec.num_tasks or not fits:
+            raise UsageError(
+                f"routes of FixedRoutes is {rows}; give {spec.num_tasks} lists (tasks) of {len(sizes)} blocks, each "
+                f"below {sizes} (the actions at each depth)."
+            )
+        return torch.tensor(rows, dtype=torch.long)
+
+    def start(self, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None) -> Trace:
+        """The trace of a batch with each sample's route; see the base class."""
+        return Trace(tasks, tasks, explore, generator, actions=self.table[tasks])

@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from routing_lightning.errors import UsageError
+from routing_lightning.routers.base import Trace
 from routing_lightning.routers.host import HostModule
-from routing_lightning.routers.policies import Policy
-from routing_lightning.routers.trace import Trace
+from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
 
 OptimizerMaker = Callable[[Iterable], Optimizer]
 SchedulerMaker = Callable[[Optimizer], LRScheduler]
@@ -27,10 +27,12 @@ class Learner(HostModule):
 
     Attributes:
         policies: the kinds of policies that it can train.
+        follows_gradient: whether it needs policies with parameters, to follow the gradient of a loss.
         gamma: discount factor, set by the router.
     """
 
-    policies: tuple[str, ...] = ("TabularPolicy",)
+    policies: tuple[type[Policy], ...] = (TabularPolicy,)
+    follows_gradient: bool = False
     gamma: float = 1.0
 
     def initial_table(self, num_agents: int, num_actions: list[int]) -> Tensor:
@@ -51,11 +53,10 @@ class Learner(HostModule):
         Raises:
             UsageError: if the policy is of another kind.
         """
-        names = {kind.__name__ for kind in type(policy).__mro__}
-        if not names & set(self.policies):
+        if not isinstance(policy, self.policies):
+            names = " or ".join(kind.__name__ for kind in self.policies)
             raise UsageError(
-                f"learner {type(self).__name__} got policy {type(policy).__name__}; it trains "
-                f"{' or '.join(self.policies)} only."
+                f"learner {type(self).__name__} got policy {type(policy).__name__}; it trains {names} only."
             )
 
     def build(self, policy: Policy) -> None:
@@ -82,6 +83,18 @@ class Learner(HostModule):
         """
         raise TypeError(f"learner {type(self).__name__} does not say how to learn: override learn")
 
+    def configure(self, policy: Policy) -> tuple[Optimizer, Any] | None:
+        """Makes the optimizer for a policy, and its scheduler (or None); None where none is used."""
+        return None
+
+    def loss(self, policy: Policy, trace: Trace) -> Tensor:
+        """Loss of a trace with ``returns``, for learners that follow a gradient."""
+        raise TypeError(f"learner {type(self).__name__} does not say what it minimises: override loss")
+
+    def step(self, trace: Trace) -> None:
+        """Steps the optimizer with the gradient of a trace's loss, for learners that follow a gradient."""
+        raise TypeError(f"learner {type(self).__name__} follows no gradient")
+
 
 def existing(scores: Tensor, num_actions: Tensor) -> Tensor:
     """Which actions exist: (..., K) bool, for scores (..., K) and num_actions broadcastable to (...)."""
@@ -91,7 +104,8 @@ def existing(scores: Tensor, num_actions: Tensor) -> Tensor:
 class GradientLearner(Learner):
     """A learner that follows the gradient of a loss, with an optimizer of its own.
 
-    The scores are logits: the distribution is their softmax. A derived class gives the loss.
+    The scores are logits: the distribution is their softmax. A derived class gives the loss, a scalar that the policy's
+    parameters (and the states) have a part in.
 
     Args:
         lr: learning rate of the router, above 0, for the default optimizer SGD.
@@ -102,7 +116,8 @@ class GradientLearner(Learner):
         UsageError: if ``lr`` is out of its range.
     """
 
-    policies = ("TabularPolicy", "MLPPolicy")
+    policies = (TabularPolicy, MLPPolicy)
+    follows_gradient = True
 
     def __init__(
         self,
@@ -119,7 +134,7 @@ class GradientLearner(Learner):
         self.optimizer: Optimizer | None = None
 
     def configure(self, policy: Policy) -> tuple[Optimizer, Any]:
-        """Makes the optimizer for a policy, and the scheduler (or None)."""
+        """Makes the optimizer for a policy, and its scheduler (or None)."""
         parameters = list(policy.parameters())
         self.optimizer = (
             torch.optim.SGD(parameters, lr=self.lr) if self.make_optimizer is None else self.make_optimizer(parameters)
@@ -129,10 +144,6 @@ class GradientLearner(Learner):
     def probabilities(self, scores: Tensor, num_actions: Tensor) -> Tensor:
         """Softmax over the actions that exist."""
         return scores.float().masked_fill(~existing(scores, num_actions), -torch.inf).softmax(-1)
-
-    def loss(self, policy: Policy, trace: Trace) -> Tensor:
-        """Loss of a trace with ``returns``, a scalar that the policy's parameters (and the states) have a part in."""
-        raise TypeError(f"learner {type(self).__name__} does not say what it minimises: override loss")
 
     def learn(self, policy: Policy, trace: Trace) -> None:
         """One optimizer step."""

@@ -1,6 +1,6 @@
 """Policies: what maps a state (v, t, d) to one number per action (paper, section 3.1.2)."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +8,11 @@ from torch.nn.functional import one_hot
 
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.blocks import LinearBlocks
+from routing_lightning.routers.base import RoutingSpec, Trace
 from routing_lightning.routers.host import FixedPrecisionModule, HostModule
-from routing_lightning.routers.trace import Trace
+
+if TYPE_CHECKING:  # a learner names the policies that it trains
+    from routing_lightning.routers.learner import Learner
 
 
 class Policy(nn.Module):
@@ -24,6 +27,38 @@ class Policy(nn.Module):
     uses_state: bool
     num_actions: Tensor
     num_agents: int
+
+    def build(self, num_agents: int, spec: RoutingSpec, learner: "Learner") -> None:
+        """Gives the policy its final shape; called once.
+
+        Args:
+            num_agents: A, number of agents.
+            spec: what there is to decide.
+            learner: who will train it.
+
+        Raises:
+            UsageError: if the policy cannot serve such a network.
+        """
+        self.num_agents = num_agents
+        self.register_buffer("num_actions", torch.tensor(spec.num_actions), persistent=False)
+
+    def scores(self, state: Tensor, tasks: Tensor, agents: Tensor, depth: int) -> Tensor:
+        """Scores at one depth.
+
+        Args:
+            state: (N, size), the state; of no meaning where the policy does not use it.
+            tasks: (N,) int64 in [0, T).
+            agents: (N,) int64 in [0, A).
+            depth: in [0, D).
+
+        Returns:
+            (N, K_d) float32.
+        """
+        raise TypeError(f"{type(self).__name__} does not score a state: override scores")
+
+    def rows(self, agents: Tensor) -> Tensor:
+        """Scores of all depths at once, for a policy that does not use the state: agents (N,) -> (N, D, K)."""
+        raise TypeError(f"{type(self).__name__} has no table of scores")
 
     def scores_of(self, trace: Trace) -> list[Tensor]:
         """Scores of all decisions of a trace, for learners that follow a gradient: D tensors (N, K_d)."""
@@ -40,28 +75,26 @@ class TabularPolicy(HostModule, Policy):
     uses_state = False
     table: Tensor
 
-    def build(self, initial: Tensor, num_actions: list[int], trainable: bool = False) -> None:
-        """Makes the table.
-
-        Args:
-            initial: (A, D, K) float32, the first scores.
-            num_actions: how many of the K actions exist at each of the D depths.
-            trainable: whether the learner follows a gradient.
-        """
-        self.num_agents = initial.shape[0]
-        if trainable:
+    def build(self, num_agents: int, spec: RoutingSpec, learner: "Learner") -> None:
+        """Makes the table: a parameter if the learner follows a gradient, else a buffer."""
+        super().build(num_agents, spec, learner)
+        initial = learner.initial_table(num_agents, spec.num_actions)
+        if learner.follows_gradient:
             self.table = nn.Parameter(initial)
         else:
             self.register_buffer("table", initial)
-        self.register_buffer("num_actions", torch.tensor(num_actions), persistent=False)
 
-    def scores(self, agents: Tensor) -> Tensor:
+    def scores(self, state: Tensor, tasks: Tensor, agents: Tensor, depth: int) -> Tensor:
+        """Scores at one depth; see the base class."""
+        return self.table[agents, depth, : int(self.num_actions[depth])]
+
+    def rows(self, agents: Tensor) -> Tensor:
         """Scores of all depths at once: agents (N,) -> (N, D, K)."""
         return self.table.index_select(0, agents)
 
     def scores_of(self, trace: Trace) -> list[Tensor]:
         """Scores of all decisions of a trace: D tensors (N, K_d)."""
-        rows = self.scores(trace.agents)
+        rows = self.rows(trace.agents)
         return [rows[:, depth, :size] for depth, size in enumerate(self.num_actions.tolist())]
 
 
@@ -88,25 +121,21 @@ class MLPPolicy(FixedPrecisionModule, Policy):
         self.hidden = hidden
         self.shared = depth_input == "one_hot"
 
-    def build(self, num_agents: int, num_tasks: int, num_actions: list[int], state_sizes: list[int]) -> None:
+    def build(self, num_agents: int, spec: RoutingSpec, learner: "Learner") -> None:
         """Makes the networks.
 
-        Args:
-            num_agents: A, number of agents.
-            num_tasks: T, number of tasks.
-            num_actions: number of actions at each of the D depths.
-            state_sizes: size of the activation before each of the D depths.
-
         Raises:
-            UsageError: if one network cannot serve all depths.
+            UsageError: if sizes of states are not known, or one network cannot serve all depths.
         """
+        super().build(num_agents, spec, learner)
+        state_sizes, num_actions = spec.known_state_sizes(type(self).__name__), spec.num_actions
         if self.shared and (len(set(num_actions)) > 1 or len(set(state_sizes)) > 1):
             raise UsageError(
                 f"depth_input is 'one_hot' but the depths have activations of sizes {state_sizes} and {num_actions} "
                 "actions, while one network needs the same at each depth; use depth_input 'separate'."
             )
-        self.num_agents, self.num_tasks, self.depth = num_agents, num_tasks, len(num_actions)
-        extra = num_tasks + (self.depth if self.shared else 0)
+        self.num_tasks, self.depth = spec.num_tasks, len(num_actions)
+        extra = self.num_tasks + (self.depth if self.shared else 0)
         count = 1 if self.shared else self.depth
         self.first = nn.ModuleList(
             [LinearBlocks(num_agents, state_sizes[d] + extra, self.hidden) for d in range(count)]
@@ -114,20 +143,9 @@ class MLPPolicy(FixedPrecisionModule, Policy):
         self.second = nn.ModuleList(
             [LinearBlocks(num_agents, self.hidden, num_actions[d], relu=False) for d in range(count)]
         )
-        self.register_buffer("num_actions", torch.tensor(num_actions), persistent=False)
 
     def scores(self, state: Tensor, tasks: Tensor, agents: Tensor, depth: int) -> Tensor:
-        """Scores at one depth.
-
-        Args:
-            state: (N, size), the activation v.
-            tasks: (N,) int64 in [0, T).
-            agents: (N,) int64 in [0, A).
-            depth: in [0, D).
-
-        Returns:
-            (N, K_d) float32.
-        """
+        """Scores at one depth; see the base class."""
         network = 0 if self.shared else depth
         parts = [state.float(), one_hot(tasks.to(state.device), self.num_tasks).float()]
         if self.shared:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from routing_lightning.routers.learner import BaselineLearner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy
-from routing_lightning.routers.trace import Trace
+from routing_lightning.routers.base import Trace
 
 
 class REINFORCE(BaselineLearner):

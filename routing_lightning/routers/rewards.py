@@ -46,7 +46,7 @@ class CollaborationReward(HostModule):
     """Immediate reward for blocks that are chosen often already (paper, section 3.1.1).
 
     ``r_i = rho * average``, the average being, per depth, over all decisions so far, this one included, of the
-    probability that the router gave the chosen action, or of how often it was chosen (NOTES 16).
+    probability that the router gave the chosen action, or of how often it was chosen (docs/paper.md, reading 16).
 
     Args:
         rho: weight, in [0, 1]; 0 switches it off.

@@ -16,16 +16,15 @@ from routing_lightning.callbacks import (
     BlockUsage,
     PolicyDynamics,
     PolicyHeatmap,
-    RouteRecord,
     RouteRecorder,
     RoutingMap,
 )
 from routing_lightning.callbacks.access import Interval, every_steps
-from routing_lightning.callbacks.record import shares
+from routing_lightning.record import RouteRecord, shares
 from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
 from routing_lightning.plots import HeatmapFrame, overlap, policy_heatmap
-from routing_lightning.routers import REINFORCE, MLPPolicy, Router
+from routing_lightning.routers import REINFORCE, MLPPolicy, RewardRouter
 from tests.callbacks.conftest import Spy, all_callbacks, events, table_of_checkpoint
 from tests.conftest import ToyDataModule, toy_model
 
@@ -146,7 +145,7 @@ def test_last_heatmap_is_the_policy_of_the_checkpoint(run):
 
 
 def test_routers_that_look_at_the_activations_are_shown_by_their_routes(fit):
-    model = toy_model(router=Router(MLPPolicy(hidden=4), REINFORCE()))
+    model = toy_model(router=RewardRouter(MLPPolicy(hidden=4), REINFORCE()))
     trainer = fit(all_callbacks(), model)
     logged = events(trainer.log_dir)
     assert [image.step for image in logged.Images("policy/depth_1")] == [1, 4, 6, 8, 12]

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from routing_lightning.callbacks import RouteRecord
-from routing_lightning.callbacks.record import AXES, shares
+from routing_lightning.record import RouteRecord, shares
+from routing_lightning.record.route_record import AXES
 from routing_lightning.errors import UsageError
 
 

@@ -8,9 +8,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 
-from routing_lightning.callbacks import RouteRecord, RouteRecorder, RoutingMap
+from routing_lightning.callbacks import RouteRecorder, RoutingMap
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import Router, Trace
+from routing_lightning.record import RouteRecord
+from routing_lightning.routers import Router, RoutingSpec, Trace
 from tests.callbacks.conftest import Spy, all_callbacks, table_of_checkpoint
 from tests.conftest import ToyDataModule, toy_model
 
@@ -168,21 +169,12 @@ def test_impossible_options_are_refused(option, value):
 # -- routers that look at the activations ------------------------------------------------------------------------------
 
 
-class StatePolicy(nn.Module):
-    uses_state = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_actions = torch.tensor([3, 2])
-
-
 class StateRouter(Router):
     """Routes by the sample, not by a table."""
 
     def __init__(self) -> None:
-        nn.Module.__init__(self)
-        self.policy = StatePolicy()  # type: ignore[assignment]
-        self.num_tasks = 3
+        super().__init__()
+        self.build(RoutingSpec(3, [3, 2]))
 
     def probabilities(self):
         raise AssertionError("there is no table")

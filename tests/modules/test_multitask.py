@@ -12,8 +12,8 @@ from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
 from routing_lightning.modules.gradients import check_aggregator
-from routing_lightning.nn import CrossStitch, GumbelRouting, SimpleConvNet, SoftMixture, TaskSpecific, Top1Gating
-from tests.conftest import ToyDataModule
+from routing_lightning.networks import CrossStitch, SoftMixture, TaskSpecific
+from tests.conftest import toy_features
 
 NETWORKS = {
     "shared": partial(TaskSpecific, hidden=8, own_layers=0),
@@ -21,8 +21,6 @@ NETWORKS = {
     "task_specific_all_fc": partial(TaskSpecific, hidden=8),
     "cross_stitch": partial(CrossStitch, hidden=8),
     "soft_mixture": partial(SoftMixture, hidden=8),
-    "gumbel": partial(GumbelRouting, hidden=8),
-    "top1": partial(Top1Gating, hidden=8),
 }
 
 
@@ -35,7 +33,7 @@ class Sum(nn.Module):
 
 def make(network=NETWORKS["task_specific_1_fc"], **options) -> MultiTaskClassifier:
     seed_everything(0, verbose=False)
-    return MultiTaskClassifier(3, 2, SimpleConvNet(1, 8, filters=4, num_layers=2), network, **options)
+    return MultiTaskClassifier(3, 2, (1, 8, 8), network, toy_features, **options)
 
 
 def fit(model: L.LightningModule, data: L.LightningDataModule, tmp_path: Path, **options) -> L.Trainer:
@@ -57,12 +55,10 @@ def test_every_parameter_moves_and_metrics_are_logged(name: str, shared_features
     before = {key: value.clone() for key, value in model.named_parameters()}
     trainer = fit(model, toy_data, tmp_path, max_epochs=2)
     same = [key for key, value in model.named_parameters() if torch.equal(value, before[key])]
-    if name in ("gumbel", "top1"):  # a block that was never chosen stays as it is
-        same = [key for key in same if not key.startswith("network.blocks")]
     assert same == []
     for key in ("train/loss", "train/acc", "train/loss_step", "val/loss", "val/acc", "val/acc_task/task_2"):
         assert trainer.callback_metrics[key].isfinite()
-    assert ("train/auxiliary_loss" in trainer.callback_metrics) == (name == "top1")
+    assert "train/auxiliary_loss" not in trainer.callback_metrics
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -105,8 +101,16 @@ def test_separate_networks_compute_what_each_would_alone() -> None:
         torch.testing.assert_close(together[own], model.network(vectors, tasks[own]), rtol=1e-4, atol=1e-4)
 
 
+class WithAuxiliaryLoss(TaskSpecific):
+    """Gives an auxiliary loss: 100 times the mean square of the logits, plus 100."""
+
+    def forward(self, x, tasks):
+        logits = super().forward(x, tasks)
+        return logits, 100 + 100 * logits.square().mean()
+
+
 def test_the_auxiliary_loss_is_added_to_the_cross_entropy() -> None:
-    model = make(partial(Top1Gating, hidden=8, alpha=100.0)).eval()
+    model = make(partial(WithAuxiliaryLoss, hidden=8)).eval()
     model.log = lambda *args, **kwargs: None
     images, tasks, labels = torch.randn(6, 1, 8, 8), torch.arange(6) % 3, torch.arange(6) % 2
     logits, auxiliary = model.run(images, tasks)
@@ -115,10 +119,19 @@ def test_the_auxiliary_loss_is_added_to_the_cross_entropy() -> None:
     assert auxiliary > 100
 
 
-@pytest.mark.parametrize("name", ["task_specific_1_fc", "top1", "cross_stitch"])
+def test_the_auxiliary_loss_is_logged_apart(toy_data, tmp_path) -> None:
+    metrics = fit(make(partial(WithAuxiliaryLoss, hidden=8)), toy_data, tmp_path).callback_metrics
+    assert metrics["train/auxiliary_loss"] > 100 > metrics["train/loss_step"]
+
+
+SUMMED = {name: NETWORKS[name] for name in ("task_specific_1_fc", "cross_stitch")}
+SUMMED["auxiliary loss"] = partial(WithAuxiliaryLoss, hidden=8)
+
+
+@pytest.mark.parametrize("name", SUMMED)
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2, "gradient_clip_val": 0.05}])
 def test_training_with_the_sum_of_the_rows_equals_training_without(name, options, toy_data, tmp_path) -> None:
-    plain, combined = make(NETWORKS[name]), make(NETWORKS[name], aggregator=Sum())
+    plain, combined = make(SUMMED[name]), make(SUMMED[name], aggregator=Sum())
     for model in (plain, combined):
         fit(model, toy_data, tmp_path, **options)
     for a, b in zip(plain.parameters(), combined.parameters(), strict=True):
@@ -126,9 +139,9 @@ def test_training_with_the_sum_of_the_rows_equals_training_without(name, options
 
 
 def test_it_trains_with_pcgrad(toy_data, tmp_path) -> None:
-    pytest.importorskip("torchjd")
+    aggregation = pytest.importorskip("torchjd.aggregation")
     fast = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    model = make(aggregator="torchjd.aggregation.PCGrad", optimizer=fast)
+    model = make(aggregator=aggregation.PCGrad(), optimizer=fast)
     assert float(fit(model, toy_data, tmp_path, max_epochs=15).callback_metrics["val/acc"]) > 0.9
 
 
@@ -154,7 +167,7 @@ def test_an_aggregator_refuses_scaled_gradients_and_several_processes() -> None:
 
 def test_features_without_a_size_are_refused() -> None:
     with pytest.raises(UsageError, match="features Flatten has no integer attribute out_features"):
-        MultiTaskClassifier(3, 2, nn.Flatten(), TaskSpecific)
+        MultiTaskClassifier(3, 2, (1, 8, 8), TaskSpecific, lambda image_shape: nn.Flatten())
 
 
 def test_config_and_checkpoint_are_enough_to_go_on(tmp_path: Path) -> None:
@@ -166,14 +179,12 @@ def test_config_and_checkpoint_are_enough_to_go_on(tmp_path: Path) -> None:
                 "model": {
                     "class_path": "routing_lightning.modules.MultiTaskClassifier",
                     "init_args": {
-                        "num_tasks": 10,
-                        "num_classes": 2,
                         "features": {
-                            "class_path": "routing_lightning.nn.SimpleConvNet",
-                            "init_args": {"in_channels": 1, "image_size": 8, "filters": 4, "num_layers": 2},
+                            "class_path": "routing_lightning.networks.SimpleConvNet",
+                            "init_args": {"filters": 4, "num_layers": 2},
                         },
                         "network": {
-                            "class_path": "routing_lightning.nn.SoftMixture",
+                            "class_path": "routing_lightning.networks.SoftMixture",
                             "init_args": {"hidden": 8, "attention": "vector"},
                         },
                     },
@@ -204,17 +215,3 @@ def test_config_and_checkpoint_are_enough_to_go_on(tmp_path: Path) -> None:
     loaded = MultiTaskClassifier.load_from_checkpoint(checkpoint, weights_only=True)
     for a, b in zip(first.model.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_a_resumed_run_draws_the_same_gumbel_noise(tmp_path):
-    network = NETWORKS["gumbel"]
-    whole = make(network)
-    fit(whole, ToyDataModule(), tmp_path / "whole", max_epochs=2)
-    fit(make(network), ToyDataModule(), tmp_path / "half", max_epochs=1, enable_checkpointing=True)
-    resumed = make(network)
-    trainer = L.Trainer(
-        accelerator="cpu", max_epochs=2, logger=False, enable_progress_bar=False, enable_checkpointing=False
-    )
-    trainer.fit(resumed, ToyDataModule(), ckpt_path=next((tmp_path / "half").rglob("*.ckpt")))
-    for ours, theirs in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(ours, theirs)

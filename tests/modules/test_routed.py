@@ -11,9 +11,11 @@ from torch import nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import RoutedClassifier
-from routing_lightning.nn import LinearBlocks, ModuleBlocks, SimpleConvNet
-from routing_lightning.routers import WPL, Router, TabularPolicy
-from tests.conftest import ToyDataModule, toy_model
+from routing_lightning.networks import RoutedLayer, SimpleConvNet
+from routing_lightning.nn import LinearBlocks, ModuleBlocks
+from routing_lightning.noise import NoiseKeys
+from routing_lightning.routers import WPL, RewardRouter, TabularPolicy
+from tests.conftest import ToyDataModule, layered, toy_model
 
 
 def fit(model, data=None, ckpt_path=None, **options) -> Trainer:
@@ -39,7 +41,7 @@ def test_learns_and_moves_features_blocks_and_policies():
     assert trainer.callback_metrics["val/acc"] > 0.9
     after = model.state_dict()
     for part in (
-        "features.layers.0.weight",
+        "network.body.0.layers.0.weight",
         "network.router.decider.policy.table",
         "network.router.decider.learner.average_return",
     ):
@@ -60,7 +62,7 @@ def test_accumulated_batches_equal_one_large_batch():
     """With the features' statistics frozen and the same routes, k batches of b equal one batch of k * b."""
     models = []
     for batch_size, batches in ((16, 1), (4, 4)):
-        model = toy_model(accumulate_grad_batches=batches, features=Flat())
+        model = toy_model(accumulate_grad_batches=batches, features=Flat)
         model.router.policy.table.copy_(torch.eye(3)[:, None].expand(3, 3, 3))  # certain, and WPL keeps it so
         fit(model, ToyDataModule(batch_size=batch_size, count=16))
         models.append(model)
@@ -70,6 +72,9 @@ def test_accumulated_batches_equal_one_large_batch():
 
 class Flat(nn.Module):
     out_features = 64
+
+    def __init__(self, image_shape):
+        super().__init__()
 
     def forward(self, images):
         return images.flatten(1)
@@ -171,8 +176,9 @@ def test_batches_and_epochs_draw_different_noise(monkeypatch):
         monkeypatch.setattr(RoutedClassifier, "current_epoch", epoch)
         keys |= {model.noise_key(batch) % 2**32 for batch in range(100)}  # torch's source looks at so many bits
     assert len(keys) == 300
-    model.noise_source, model.noise_base = (model.noise_seed, 2, 0), 0
-    assert model.noise_key(0) == 0xE220A8397B1DCDAF >> 1  # SplitMix64's first number from 0
+    keys = NoiseKeys(7)
+    keys._source, keys._base = (7, 2, 0), 0
+    assert keys.key(2, 0, 0) == 0xE220A8397B1DCDAF >> 1  # SplitMix64's first number from 0
 
 
 def test_checkpoint_is_plain_and_loads_alone(tmp_path):
@@ -182,9 +188,9 @@ def test_checkpoint_is_plain_and_loads_alone(tmp_path):
     checkpoint = torch.load(path, weights_only=True)
     assert torch.equal(checkpoint["state_dict"]["network.router.decider.policy.table"], model.router.policy.table)
     loaded = RoutedClassifier.load_from_checkpoint(
-        path, features=SimpleConvNet(1, 8, filters=4, num_layers=2), router=Router(TabularPolicy(), WPL())
+        path, network=toy_model().network.body, router=RewardRouter(TabularPolicy(), WPL())
     )
-    assert loaded.hparams["hidden"] == 8
+    assert loaded.hparams["image_shape"] == (1, 8, 8)
     assert torch.equal(loaded.router.policy.table, model.router.policy.table)
 
 
@@ -202,11 +208,11 @@ def test_any_modules_can_be_blocks():
         ModuleBlocks([nn.Sequential(nn.Linear(64, 8), nn.Tanh()) for _ in range(3)]),
         LinearBlocks(2, 8, 2, relu=False),
     ]
-    model = toy_model(layers=layers, features=Flat())
+    model = toy_model(network=layered(*layers, features=Flat))
     before = copy.deepcopy(model.state_dict())
     fit(model)
     moved = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
-    assert any("layers.0.blocks" in name for name in moved) and any("layers.1.blocks" in name for name in moved)
+    assert any("body.1.blocks" in name for name in moved) and any("body.2.blocks" in name for name in moved)
 
 
 class Scaled(LinearBlocks):
@@ -221,11 +227,10 @@ class Scaled(LinearBlocks):
 
 
 def test_what_a_layers_blocks_share_is_trained_too():
-    features = Flat()
-    layers = [Scaled(3, features.out_features, 4), LinearBlocks(3, 4, 4, relu=False)]
-    model = RoutedClassifier(3, 4, features, Router(TabularPolicy(), WPL()), layers=layers)
+    body = nn.Sequential(Flat(()), RoutedLayer(Scaled(3, 64, 4)), RoutedLayer(LinearBlocks(3, 4, 4, relu=False)))
+    model = RoutedClassifier(3, 4, (1, 8, 8), RewardRouter(TabularPolicy(), WPL()), body)
     fit(model)
-    assert layers[0].scale.item() != 1
+    assert body[1].blocks.scale.item() != 1
 
 
 def test_layers_may_have_different_numbers_of_blocks():
@@ -276,7 +281,10 @@ def test_more_tasks_in_the_data_than_in_the_model_is_told():
         ("gradient_clip_val", 0),
         ("gradient_clip_val", -1.0),
         ("accumulate_grad_batches", 0),
-        ("features", nn.Identity()),
+        ("features", lambda image_shape: nn.Identity()),
+        ("image_shape", (8, 8)),
+        ("image_shape", (1, 0, 8)),
+        ("network", nn.Flatten()),
     ],
 )
 def test_impossible_options_are_refused(option, value):

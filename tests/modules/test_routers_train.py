@@ -7,16 +7,15 @@ import torch
 from torch import nn
 
 from routing_lightning.errors import UsageError
-from routing_lightning.nn import ModuleBlocks
 from routing_lightning.routers import (
     REINFORCE,
     WPL,
     ApproximateQLearning,
     ApproximateWPL,
-    FixedRandomRoutes,
+    FixedRoutes,
     MLPPolicy,
     QLearning,
-    Router,
+    RewardRouter,
     TabularPolicy,
 )
 from tests.conftest import ToyDataModule, toy_model
@@ -51,7 +50,7 @@ KINDS = {
 def test_policies_learn_in_float32_at_every_precision(kind, precision):
     policy, learner = KINDS[kind]
     agents = "dispatched" if precision == "bf16-true" else "per_task"
-    model = toy_model(router=Router(policy(), learner(), agents=agents, collaboration=0.3))
+    model = toy_model(router=RewardRouter(policy(), learner(), agents=agents, collaboration=0.3))
     before = router_parameters(model)
     fit(model, precision=precision)
     after = router_parameters(model)
@@ -64,7 +63,7 @@ def test_policies_learn_in_float32_at_every_precision(kind, precision):
 
 def test_actions_are_drawn_as_finely_at_bf16_true():
     """A default type of 8 bits would never draw some actions of 1,000."""
-    model = toy_model(num_blocks=1000, router=Router(TabularPolicy(), REINFORCE(1e-6)))
+    model = toy_model(num_blocks=1000, router=RewardRouter(TabularPolicy(), REINFORCE(1e-6)))
     drawn = []
     model.router.learner.learn = lambda policy, trace: drawn.append(trace.actions)
     fit(model, ToyDataModule(count=480, batch_size=96), precision="bf16-true", max_epochs=2)
@@ -75,7 +74,7 @@ def test_actions_are_drawn_as_finely_at_bf16_true():
 @pytest.mark.parametrize("detach_state", [True, False])
 def test_the_routers_gradient_reaches_features_and_blocks_only_if_it_may(agents, detach_state):
     """Blocks of output zero get no gradient from the cross-entropy: what moves below them moves by the router's."""
-    router = Router(MLPPolicy(8), REINFORCE(lr=0.1), agents=agents, detach_state=detach_state)
+    router = RewardRouter(MLPPolicy(8), REINFORCE(lr=0.1), agents=agents, detach_state=detach_state)
     model = toy_model(router=router, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
     with torch.no_grad():
         for parameter in model.network.layers[2].parameters():
@@ -85,13 +84,14 @@ def test_the_routers_gradient_reaches_features_and_blocks_only_if_it_may(agents,
     logits, trace = model.route(images, tasks, explore=True)
     trace.final_reward = torch.randn(16)
     assert all(state.requires_grad != detach_state for state in trace.states)
-    loss = nn.functional.cross_entropy(logits, labels)
-    if detach_state:
+    loss, auxiliary = nn.functional.cross_entropy(logits, labels), model.router.auxiliary_loss(trace)
+    assert (auxiliary is None) == detach_state
+    if auxiliary is None:
         loss.backward()
         model.router.learn(trace)
     else:
-        (loss + model.router.loss(trace)).backward()
-    below = [*model.features.parameters(), *model.network.layers[0].active_parameters()]
+        (loss + auxiliary).backward()
+    below = [*model.network.body[0].parameters(), *model.network.layers[0].blocks.active_parameters()]
     for parameter in below:
         assert (parameter.grad is not None and bool(parameter.grad.any())) != detach_state
 
@@ -101,7 +101,7 @@ def test_training_with_the_routers_gradient_changes_features_otherwise(kind):
     """Same routes and rewards in the first step: without the router's gradient the features end elsewhere."""
     models = []
     for detach_state in (True, False):
-        router = Router(MLPPolicy(8), KINDS[kind][1](), detach_state=detach_state)
+        router = RewardRouter(MLPPolicy(8), KINDS[kind][1](), detach_state=detach_state)
         model = toy_model(router=router, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
         before = router_parameters(model)
         fit(model, max_steps=1)
@@ -111,14 +111,14 @@ def test_training_with_the_routers_gradient_changes_features_otherwise(kind):
     detached, joint = models
     for name, value in router_parameters(detached).items():
         torch.testing.assert_close(value, router_parameters(joint)[name])  # the router's own step is the same
-    assert not torch.equal(detached.features.layers[0].weight, joint.features.layers[0].weight)
+    assert not torch.equal(detached.network.body[0].layers[0].weight, joint.network.body[0].layers[0].weight)
 
 
 def test_the_routers_gradient_may_not_cross_processes_or_aggregators():
-    pytest.importorskip("torchjd", reason="the extra jd is not installed")
-    router = Router(MLPPolicy(8), REINFORCE(), detach_state=False)
+    aggregation = pytest.importorskip("torchjd.aggregation", reason="the extra jd is not installed")
+    router = RewardRouter(MLPPolicy(8), REINFORCE(), detach_state=False)
     with pytest.raises(UsageError, match="detach_state is false, which works in one process, without aggregator"):
-        fit(toy_model(router=router, aggregator="torchjd.aggregation.PCGrad"))
+        fit(toy_model(router=router, aggregator=aggregation.PCGrad()))
 
 
 @pytest.mark.parametrize("optimizer", [momentum, adam])
@@ -133,7 +133,7 @@ def test_the_routers_gradient_may_not_cross_processes_or_aggregators():
 )
 def test_resumed_run_equals_the_unbroken_one_to_the_bit(policy, learner, agents, optimizer, tmp_path):
     def model():
-        return toy_model(router=Router(policy(), learner(optimizer), agents=agents, collaboration=0.2))
+        return toy_model(router=RewardRouter(policy(), learner(optimizer), agents=agents, collaboration=0.2))
 
     whole = model()
     whole_trainer = fit(whole, max_epochs=3)
@@ -151,7 +151,7 @@ def test_resumed_run_equals_the_unbroken_one_to_the_bit(policy, learner, agents,
 @pytest.mark.parametrize("agents", ["per_task", "dispatched"])
 @pytest.mark.parametrize("detach_state", [True, False])
 def test_global_step_counts_batches_once(agents, detach_state):
-    router = Router(MLPPolicy(8), REINFORCE(), agents=agents, detach_state=detach_state)
+    router = RewardRouter(MLPPolicy(8), REINFORCE(), agents=agents, detach_state=detach_state)
     assert fit(toy_model(router=router), max_epochs=2).global_step == 12
 
 
@@ -159,7 +159,7 @@ def test_the_routers_schedule_steps_once_per_epoch_whatever_the_models():
     def halving(optimizer):
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 
-    router = Router(MLPPolicy(8), REINFORCE(lr=0.8, lr_scheduler=halving), agents="dispatched")
+    router = RewardRouter(MLPPolicy(8), REINFORCE(lr=0.8, lr_scheduler=halving), agents="dispatched")
     model = toy_model(
         router=router,
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
@@ -174,7 +174,7 @@ def test_the_routers_schedule_steps_once_per_epoch_whatever_the_models():
 
 def test_the_model_optimizer_does_not_move_the_router():
     model = toy_model(
-        router=Router(MLPPolicy(8), REINFORCE(lr=1e-12)),
+        router=RewardRouter(MLPPolicy(8), REINFORCE(lr=1e-12)),
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.5),
     )
     before = router_parameters(model)
@@ -186,7 +186,7 @@ def test_the_model_optimizer_does_not_move_the_router():
 @pytest.mark.parametrize("policy", [TabularPolicy, MLPPolicy])
 def test_evaluation_leaves_router_and_generator_alone(policy):
     learner = REINFORCE(baseline=True)
-    model = toy_model(router=Router(policy(), learner, agents="dispatched", collaboration=0.5)).eval()
+    model = toy_model(router=RewardRouter(policy(), learner, agents="dispatched", collaboration=0.5)).eval()
     images = torch.randn(12, 1, 8, 8)
     before, noise = copy.deepcopy(model.router.state_dict()), torch.get_rng_state()
     model(images, torch.arange(12) % 3)
@@ -196,32 +196,32 @@ def test_evaluation_leaves_router_and_generator_alone(policy):
 
 
 def test_fixed_routes_stay_and_only_their_blocks_learn():
-    model = toy_model(router=Router(TabularPolicy(), FixedRandomRoutes(1)), num_blocks=5)
+    model = toy_model(router=FixedRoutes(seed=1), num_blocks=5)
     before = copy.deepcopy(model.state_dict())
     fit(model, max_epochs=2)
     after, routes = model.state_dict(), model.router.probabilities().argmax(-1)
-    assert torch.equal(after["network.router.decider.policy.table"], before["network.router.decider.policy.table"])
+    assert torch.equal(after["network.router.table"], before["network.router.table"])
     for name in before:
-        if name.startswith("network.layers."):
-            depth, *_, block = name.removeprefix("network.layers.").split(".")
-            used = int(block) in routes[:, int(depth)].tolist()
+        if ".blocks." in name:
+            place, *_, block = name.removeprefix("network.body.").split(".")
+            used = int(block) in routes[:, int(place) - 1].tolist()
             assert torch.equal(before[name], after[name]) != used, name
 
 
 def test_recurrent_blocks_that_everyone_passes_stay():
-    model = toy_model(router=Router(TabularPolicy(), WPL(0.05)), recurrent_steps=2, allow_pass=True)
+    model = toy_model(router=RewardRouter(TabularPolicy(), WPL(0.05)), recurrent_steps=2, allow_pass=True)
     model.router.policy.table[:, 1:3] = torch.eye(4)[3]  # PASS, certainly: WPL as printed keeps it
     before = copy.deepcopy(model.state_dict())
     fit(model)
     after = model.state_dict()
     for name in before:
-        if name.startswith("network.layers.1."):
+        if name.startswith("network.body.2."):
             assert torch.equal(before[name], after[name])
-    assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("network.layers.0."))
+    assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("network.body.1."))
 
 
 def test_minus_the_loss_as_final_reward():
-    model = toy_model(router=Router(TabularPolicy(), WPL(0.05)), final_reward="negative_loss")
+    model = toy_model(router=RewardRouter(TabularPolicy(), WPL(0.05)), final_reward="negative_loss")
     rewards = []
     learn = model.router.learn
     model.router.learn = lambda trace: (rewards.append(trace.final_reward), learn(trace))
@@ -243,18 +243,12 @@ def test_recurrence_that_does_not_fit_is_refused(options, message):
         toy_model(**options)
 
 
-def test_a_network_that_routes_layers_of_unknown_size_is_refused():
-    layers = [ModuleBlocks([nn.Linear(16, 2), nn.Linear(16, 2)])]
-    with pytest.raises(UsageError, match="MLPPolicy needs activations that are vectors"):
-        toy_model(layers=layers, router=Router(MLPPolicy(), REINFORCE()))
-
-
 def test_one_network_for_depths_of_different_sizes_is_refused():
     with pytest.raises(UsageError, match="use depth_input 'separate'"):
-        toy_model(router=Router(MLPPolicy(depth_input="one_hot"), REINFORCE()))
+        toy_model(router=RewardRouter(MLPPolicy(depth_input="one_hot"), REINFORCE()))
 
 
 def test_a_routers_optimizer_that_refuses_its_values_is_told():
-    router = Router(MLPPolicy(), REINFORCE(optimizer=lambda p: torch.optim.SGD(p, lr=-1)))
-    with pytest.raises(UsageError, match="learner's optimizer refuses its values: .*-1"):
+    router = RewardRouter(MLPPolicy(), REINFORCE(optimizer=lambda p: torch.optim.SGD(p, lr=-1)))
+    with pytest.raises(UsageError, match="router's optimizer refuses its values: .*-1"):
         fit(toy_model(router=router))

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import ApproximateWPL, Router, TabularPolicy, Trace
+from routing_lightning.routers import ApproximateWPL, RewardRouter, RoutingSpec, TabularPolicy, Trace
 
 
-def built(learner: ApproximateWPL, num_tasks=1, num_actions=(2,)) -> Router:
-    router = Router(TabularPolicy(), learner)
-    router.build(num_tasks, list(num_actions))
+def built(learner: ApproximateWPL, num_tasks=1, num_actions=(2,)) -> RewardRouter:
+    router = RewardRouter(TabularPolicy(), learner)
+    router.build(RoutingSpec(num_tasks, num_actions))
     return router
 
 

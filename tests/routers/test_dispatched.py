@@ -2,15 +2,15 @@ import pytest
 import torch
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import REINFORCE, WPL, MLPPolicy, QLearning, Router, TabularPolicy
+from routing_lightning.routers import REINFORCE, WPL, MLPPolicy, QLearning, RewardRouter, RoutingSpec, TabularPolicy
 
 TASKS = 4
 
 
-def built(policy=None, learner=None, **options) -> Router:
+def built(policy=None, learner=None, **options) -> RewardRouter:
     torch.manual_seed(0)
-    router = Router(policy or TabularPolicy(), learner or WPL(0.05), agents="dispatched", **options)
-    router.build(TASKS, [TASKS, 3], [6, 8])
+    router = RewardRouter(policy or TabularPolicy(), learner or WPL(0.05), agents="dispatched", **options)
+    router.build(RoutingSpec(TASKS, [TASKS, 3], state_sizes=[6, 8]))
     return router
 
 
@@ -74,7 +74,8 @@ def test_the_dispatcher_learns_from_the_return_of_the_first_decision():
 
 def test_a_dispatcher_that_looks_at_activations_sends_one_task_to_several_agents():
     router = built(MLPPolicy(16), REINFORCE())
-    trace = router.start(torch.zeros(200, dtype=torch.long), 10 * torch.randn(200, 6), explore=False)
+    trace = router.start(torch.zeros(200, dtype=torch.long), explore=False)
+    router.decide(trace, 10 * torch.randn(200, 6), 0)
     assert len(trace.agents.unique()) > 1
     assert router.dispatcher.policy.num_agents == 1 and router.policy.num_agents == TASKS
 
@@ -88,4 +89,4 @@ def test_both_parts_are_in_the_state_dict_and_start_apart(policy, learner):
 
 def test_one_task_is_refused():
     with pytest.raises(UsageError, match="agents is 'dispatched' .* use 'single' or 'per_task'"):
-        Router(TabularPolicy(), WPL(), agents="dispatched").build(1, [3])
+        RewardRouter(TabularPolicy(), WPL(), agents="dispatched").build(RoutingSpec(1, [3]))

@@ -3,7 +3,7 @@ import torch
 from torch.nn.functional import linear, one_hot, relu
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import REINFORCE, WPL, MLPPolicy, Router, TabularPolicy, Trace
+from routing_lightning.routers import REINFORCE, WPL, MLPPolicy, RewardRouter, RoutingSpec, TabularPolicy, Trace
 
 AGENTS, TASKS, ACTIONS, SIZES = 3, 4, [5, 2, 4], [6, 7, 8]
 
@@ -11,7 +11,7 @@ AGENTS, TASKS, ACTIONS, SIZES = 3, 4, [5, 2, 4], [6, 7, 8]
 def built(depth_input="separate", actions=ACTIONS, sizes=SIZES) -> MLPPolicy:
     torch.manual_seed(0)
     policy = MLPPolicy(16, depth_input)
-    policy.build(AGENTS, TASKS, list(actions), list(sizes))
+    policy.build(AGENTS, RoutingSpec(TASKS, actions, state_sizes=sizes), REINFORCE())
     return policy
 
 
@@ -47,18 +47,17 @@ def test_scores_depend_on_activation_task_agent_and_depth(changed):
 
 
 def test_scores_of_a_trace_are_those_of_its_decisions():
-    router = Router(MLPPolicy(16), REINFORCE())
-    router.build(TASKS, ACTIONS, SIZES)
+    router = RewardRouter(MLPPolicy(16), REINFORCE())
+    router.build(RoutingSpec(TASKS, ACTIONS, state_sizes=SIZES))
     tasks, states = torch.randint(TASKS, (10,)), [torch.randn(10, size) for size in SIZES]
-    trace = router.start(tasks, states[0], explore=True)
-    for depth, state in enumerate(states):
-        router.act(trace, state, depth, explore=True)
+    trace = router.start(tasks, explore=True)
+    actions = [router.decide(trace, state, depth).actions for depth, state in enumerate(states)]
     for depth, scores in enumerate(router.policy.scores_of(trace)):
         assert torch.equal(scores, router.policy.scores(states[depth], tasks, tasks, depth))
         given = trace.probabilities[:, depth]
         torch.testing.assert_close(scores.softmax(-1), given[:, : ACTIONS[depth]])
         assert (given[:, ACTIONS[depth] :] == 0).all()
-    assert trace.actions.shape == (10, 3)
+    assert torch.stack(actions, 1).shape == (10, 3)
 
 
 def test_a_network_stays_float32_to_the_bit_at_other_precisions():
@@ -77,8 +76,8 @@ def test_a_network_follows_the_model_to_its_device():
 
 
 def test_scores_of_a_table_are_its_rows():
-    router = Router(TabularPolicy(), REINFORCE())
-    router.build(3, [4, 2])
+    router = RewardRouter(TabularPolicy(), REINFORCE())
+    router.build(RoutingSpec(3, [4, 2]))
     router.policy.table.data = torch.randn(3, 2, 4)
     trace = Trace(tasks=torch.tensor([2, 0]), agents=torch.tensor([2, 0]))
     first, second = router.policy.scores_of(trace)
@@ -97,30 +96,30 @@ def test_no_hidden_unit_is_refused():
         MLPPolicy(0)
 
 
-def test_activations_that_are_no_vectors_are_refused():
-    router = Router(MLPPolicy(), REINFORCE())
-    with pytest.raises(UsageError, match="does not say its in_features; give it, or use TabularPolicy"):
-        router.build(3, [2, 2], [4, None])
+def test_activations_of_unknown_size_are_refused():
+    router = RewardRouter(MLPPolicy(), REINFORCE())
+    with pytest.raises(UsageError, match="MLPPolicy looks at activations, whose sizes are not known; give .* an example"):
+        router.build(RoutingSpec(3, [2, 2], state_sizes=[4, None]))
 
 
 def test_a_learner_refuses_policies_that_it_cannot_train():
     with pytest.raises(UsageError, match="learner WPL got policy MLPPolicy; it trains TabularPolicy only"):
-        Router(MLPPolicy(), WPL())
+        RewardRouter(MLPPolicy(), WPL())
 
 
 @pytest.mark.parametrize(("policy", "learner"), [(TabularPolicy, REINFORCE), (TabularPolicy, WPL)])
 def test_a_gradient_towards_the_input_of_a_table_is_refused(policy, learner):
     with pytest.raises(UsageError, match="detach_state is false but policy TabularPolicy .* use MLPPolicy"):
-        Router(policy(), learner(), detach_state=False)
+        RewardRouter(policy(), learner(), detach_state=False)
 
 
 def test_unknown_agents_are_refused():
     with pytest.raises(UsageError, match="agents is 'both'; give 'per_task', 'single' or 'dispatched'"):
-        Router(TabularPolicy(), WPL(), agents="both")
+        RewardRouter(TabularPolicy(), WPL(), agents="both")
 
 
 def test_a_policy_that_looks_at_activations_has_no_table():
-    router = Router(MLPPolicy(), REINFORCE())
-    router.build(TASKS, ACTIONS, SIZES)
-    with pytest.raises(UsageError, match="MLPPolicy has no table of probabilities"):
+    router = RewardRouter(MLPPolicy(), REINFORCE())
+    router.build(RoutingSpec(TASKS, ACTIONS, state_sizes=SIZES))
+    with pytest.raises(UsageError, match="RewardRouter looks at activations, so a task has no one route"):
         router.probabilities()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import ApproximateQLearning, MLPPolicy, QLearning, Router, TabularPolicy, Trace
+from routing_lightning.routers import ApproximateQLearning, MLPPolicy, QLearning, RewardRouter, RoutingSpec, TabularPolicy, Trace
 
 # A chain of 3 decisions between 2 blocks, with immediate rewards (depth x block) and a final reward of 1.
 CHAIN = torch.tensor([[0.5, -1.0], [0.0, 2.0], [-0.5, 0.25]])
@@ -27,9 +27,9 @@ def trace_of(agents, actions, rewards, final) -> Trace:
     )
 
 
-def built(policy, learner, num_tasks=1, num_actions=(2, 2, 2), gamma=GAMMA) -> Router:
-    router = Router(policy, learner, gamma=gamma)
-    router.build(num_tasks, list(num_actions), [2] * len(num_actions))
+def built(policy, learner, num_tasks=1, num_actions=(2, 2, 2), gamma=GAMMA) -> RewardRouter:
+    router = RewardRouter(policy, learner, gamma=gamma)
+    router.build(RoutingSpec(num_tasks, num_actions, state_sizes=[2] * len(num_actions)))
     return router
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import WPL, CollaborationReward, Router, TabularPolicy, correctness_reward, returns
+from routing_lightning.routers import WPL, CollaborationReward, RewardRouter, RoutingSpec, TabularPolicy, correctness_reward, returns
 
 
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0, 1), depth=st.integers(1, 5))
@@ -25,8 +25,8 @@ def test_correctness_reward_is_plus_and_minus_one():
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_learner_may_write_to_the_returns(depth):
-    router = Router(TabularPolicy(), WPL())
-    router.build(2, [4] * depth)
+    router = RewardRouter(TabularPolicy(), WPL())
+    router.build(RoutingSpec(2, [4] * depth))
     trace = router.start(torch.tensor([0, 1, 1]), explore=True)
     trace.final_reward = torch.tensor([1.0, -1.0, 1.0])
     router.reward(trace)
@@ -98,8 +98,8 @@ def test_known_collaboration_rewards():
 
 
 def test_rho_counts_once_in_the_return():
-    router = Router(TabularPolicy(), WPL(), gamma=0.5, collaboration=0.4)
-    router.build(2, [2, 2, 2])
+    router = RewardRouter(TabularPolicy(), WPL(), gamma=0.5, collaboration=0.4)
+    router.build(RoutingSpec(2, [2, 2, 2]))
     trace = router.start(torch.tensor([0]), explore=True)
     trace.final_reward = torch.tensor([-1.0])
     router.reward(trace)

@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import WPL, Router, TabularPolicy
-from routing_lightning.routers.router import draw
+from routing_lightning.routers import WPL, RewardRouter, RoutingSpec, TabularPolicy
+from routing_lightning.routers.draw import draw
 
 
-def built(agents="per_task", num_tasks=4, num_actions=(5, 5)) -> Router:
-    router = Router(TabularPolicy(), WPL(), agents=agents)
-    router.build(num_tasks, list(num_actions))
+def built(agents="per_task", num_tasks=4, num_actions=(5, 5)) -> RewardRouter:
+    router = RewardRouter(TabularPolicy(), WPL(), agents=agents)
+    router.build(RoutingSpec(num_tasks, num_actions))
     return router
 
 
@@ -81,7 +81,7 @@ def test_policy_and_averages_are_in_the_state_dict():
 @pytest.mark.parametrize("gamma", [-0.1, 2, float("nan")])
 def test_impossible_gamma_is_refused(gamma):
     with pytest.raises(UsageError, match="gamma is"):
-        Router(TabularPolicy(), WPL(), gamma=gamma)
+        RewardRouter(TabularPolicy(), WPL(), gamma=gamma)
 
 
 class Careless(WPL):
@@ -95,8 +95,8 @@ class Careless(WPL):
 def test_what_a_learner_does_to_its_trace_does_not_reach_the_dispatcher():
     tables = []
     for learner in (WPL(), Careless()):
-        router = Router(TabularPolicy(), learner, agents="dispatched")
-        router.build(3, [4, 4])
+        router = RewardRouter(TabularPolicy(), learner, agents="dispatched")
+        router.build(RoutingSpec(3, [4, 4]))
         trace = router.start(torch.tensor([0, 1, 2, 0]), explore=True, generator=torch.Generator().manual_seed(0))
         trace.final_reward = torch.tensor([1.0, -1.0, 1.0, 1.0])
         router.learn(trace)

@@ -18,7 +18,8 @@ from routing_lightning.routers import (
     ApproximateWPL,
     MLPPolicy,
     QLearning,
-    Router,
+    RewardRouter,
+    RoutingSpec,
     TabularPolicy,
     Trace,
 )
@@ -30,20 +31,23 @@ def adam(parameters):
     return torch.optim.Adam(parameters, lr=0.02)
 
 
-def routed(router: Router, right: Tensor, count: int, *, explore: bool) -> Trace:
+def routed(router: RewardRouter, right: Tensor, count: int, *, explore: bool) -> Trace:
     """A batch of `count` samples with its final reward; right: (T, D), the right blocks."""
     tasks, state = torch.randint(TASKS, (count,)), torch.zeros(count, BLOCKS)
-    trace = router.start(tasks, state, explore=explore)
+    trace = router.start(tasks, explore=explore)
     if router.uses_state:
+        actions = []
         for depth in range(right.shape[1]):
-            state = one_hot(router.act(trace, state, depth, explore=explore), BLOCKS).float()
+            actions.append(router.decide(trace, state, depth).actions)
+            state = one_hot(actions[-1], BLOCKS).float()
+        trace.actions = torch.stack(actions, 1)
     trace.final_reward = (trace.actions == right[tasks]).all(1).float() * 2 - 1
     return trace
 
 
-def share_of_right_routes(router: Router, samples: int, depth: int = 2) -> float:
+def share_of_right_routes(router: RewardRouter, samples: int, depth: int = 2) -> float:
     torch.manual_seed(0)
-    router.build(TASKS, [BLOCKS] * depth, [BLOCKS] * depth)
+    router.build(RoutingSpec(TASKS, [BLOCKS] * depth, state_sizes=[BLOCKS] * depth))
     right = torch.randint(BLOCKS, (TASKS, depth))
     for _ in range(samples // BATCH):
         router.learn(routed(router, right, BATCH, explore=True))
@@ -63,12 +67,12 @@ TABLE_LEARNERS = {
 
 @pytest.mark.parametrize("make", TABLE_LEARNERS.values(), ids=TABLE_LEARNERS)
 def test_table_per_task_within_4000_samples(make: Callable):
-    assert share_of_right_routes(Router(TabularPolicy(), make()), 4000) >= 0.95
+    assert share_of_right_routes(RewardRouter(TabularPolicy(), make()), 4000) >= 0.95
 
 
 def test_approximate_q_learning_on_a_table_within_4000_samples():
     """With depth 1: a table does not see what was chosen before, so later values say nothing of a route."""
-    router = Router(TabularPolicy(), ApproximateQLearning(1.0, epsilon_samples=1500))
+    router = RewardRouter(TabularPolicy(), ApproximateQLearning(1.0, epsilon_samples=1500))
     assert share_of_right_routes(router, 4000, depth=1) >= 0.95
 
 
@@ -84,29 +88,30 @@ MLP_LEARNERS = {
 @pytest.mark.parametrize("agents", ["per_task", "single", "dispatched"])
 @pytest.mark.parametrize("make", MLP_LEARNERS.values(), ids=MLP_LEARNERS)
 def test_network_within_4000_samples(make: Callable, agents):
-    assert share_of_right_routes(Router(MLPPolicy(16), make(), agents=agents), 4000) >= 0.95
+    assert share_of_right_routes(RewardRouter(MLPPolicy(16), make(), agents=agents), 4000) >= 0.95
 
 
 def test_one_network_for_all_depths_within_4000_samples():
-    router = Router(MLPPolicy(16, depth_input="one_hot"), REINFORCE(optimizer=adam))
+    router = RewardRouter(MLPPolicy(16, depth_input="one_hot"), REINFORCE(optimizer=adam))
     assert share_of_right_routes(router, 4000) >= 0.95
 
 
 def test_dispatched_tables_within_4000_samples():
-    assert share_of_right_routes(Router(TabularPolicy(), REINFORCE(2.0), agents="dispatched"), 4000) >= 0.95
+    assert share_of_right_routes(RewardRouter(TabularPolicy(), REINFORCE(2.0), agents="dispatched"), 4000) >= 0.95
 
 
 @pytest.mark.parametrize("make", MLP_LEARNERS.values(), ids=MLP_LEARNERS)
 def test_a_network_routes_by_the_activation_within_4000_samples(make: Callable):
     """One task, and the sign of the activation says which of two blocks is right."""
     torch.manual_seed(0)
-    router = Router(MLPPolicy(16), make(), agents="single")
-    router.build(1, [2], [1])
+    router = RewardRouter(MLPPolicy(16), make(), agents="single")
+    router.build(RoutingSpec(1, [2], state_sizes=[1]))
     for step in range(4000 // BATCH + 1):
         count, explore = (BATCH, True) if step < 4000 // BATCH else (1000, False)
         state = torch.randn(count, 1)
-        trace = router.start(torch.zeros(count, dtype=torch.long), state, explore=explore)
-        trace.final_reward = (router.act(trace, state, 0, explore=explore) == (state[:, 0] > 0)).float() * 2 - 1
+        trace = router.start(torch.zeros(count, dtype=torch.long), explore=explore)
+        trace.actions = router.decide(trace, state, 0).actions[:, None]
+        trace.final_reward = (trace.actions[:, 0] == (state[:, 0] > 0)).float() * 2 - 1
         if explore:
             router.learn(trace)
     assert (trace.final_reward > 0).float().mean() >= 0.95

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import WPL, Router, TabularPolicy, returns, wpl_update
+from routing_lightning.routers import WPL, RewardRouter, RoutingSpec, TabularPolicy, returns, wpl_update
 
 
 def one_by_one(policy, baseline, agents, actions, values, policy_lr, baseline_lr, scaling, floor):
@@ -147,8 +147,8 @@ def test_only_the_deciding_agents_rows_move():
 
 
 def test_layers_with_fewer_actions_keep_the_others_at_zero():
-    router = Router(TabularPolicy(), WPL(0.5, floor=0.01))
-    router.build(2, [2, 4])
+    router = RewardRouter(TabularPolicy(), WPL(0.5, floor=0.01))
+    router.build(RoutingSpec(2, [2, 4]))
     torch.manual_seed(0)
     for _ in range(50):
         trace = router.start(torch.randint(2, (8,)), explore=True)

@@ -1,0 +1,87 @@
+"""Networks of torchvision with routed parts."""
+
+from pathlib import Path
+from urllib.error import URLError
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import get_model, list_models
+
+from routing_lightning.errors import UsageError
+from routing_lightning.networks.route import Init, replace_by_routed
+
+
+class RoutedBackbone(nn.Module):
+    """A classification network of torchvision, named parts of which are routed layers.
+
+    Args:
+        image_shape: channels, height and width of the images; torchvision's networks take 3 channels.
+        num_tasks: T, number of tasks.
+        num_classes: C, size of the output.
+        layers: number of blocks by name of the part, as in ``named_modules()`` of the network; null: one per task.
+        name: name of the network, one of ``torchvision.models.list_models()``, such as ``resnet18``.
+        weights: pretrained weights: torchvision's name of them, such as ``IMAGENET1K_V1`` or ``DEFAULT`` (downloaded
+            once), or the path of a file with a state dict. The classification layer is new in any case. None: none.
+        init: first weights of the blocks: ``"fresh"``, each its own, or ``"copy"``, all equal to those of the network.
+
+    Attributes:
+        body: the network.
+
+    Raises:
+        UsageError: if there is no such network or part, or the weights cannot be had or do not fit.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_tasks: int,
+        num_classes: int,
+        layers: dict[str, int | None],
+        name: str = "resnet18",
+        weights: str | None = None,
+        init: Init = "fresh",
+    ) -> None:
+        super().__init__()
+        if name not in list_models():
+            raise UsageError(f"torchvision has no network {name!r}; give one of torchvision.models.list_models().")
+        if image_shape[0] != 3:
+            raise UsageError(f"the images have {image_shape[0]} channels but {name} takes 3; use another network.")
+        body = get_model(name, num_classes=num_classes) if weights is None else pretrained(name, weights, num_classes)
+        counts = {part: num_tasks if count is None else count for part, count in layers.items()}
+        self.body = replace_by_routed(body, counts, init)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits: images (N, 3, H, W) -> (N, num_classes)."""
+        return self.body(images)
+
+
+def pretrained(name: str, weights: str, num_classes: int) -> nn.Module:
+    """A network with pretrained weights and a new classification layer.
+
+    Args:
+        name: torchvision's name of the network.
+        weights: torchvision's name of the weights, or the path of a file.
+        num_classes: size of the new layer's output.
+
+    Raises:
+        UsageError: if the weights cannot be had or do not fit.
+    """
+    try:
+        if Path(weights).suffix in (".pth", ".pt"):
+            state = torch.load(Path(weights).expanduser(), map_location="cpu", weights_only=True)
+            body = get_model(name)
+            body.load_state_dict(state)
+        else:
+            body = get_model(name, weights=weights)
+    except (URLError, OSError) as error:
+        raise UsageError(
+            f"weights {weights} of {name} cannot be had ({error}); give the path of a file with them."
+        ) from error
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise UsageError(
+            f"{name} does not take the weights {weights} ({str(error).splitlines()[0]}); give others."
+        ) from error
+    last, linear = [(part, module) for part, module in body.named_modules() if isinstance(module, nn.Linear)][-1]
+    parent, _, child = last.rpartition(".")
+    setattr(body.get_submodule(parent), child, nn.Linear(linear.in_features, num_classes))
+    return body

@@ -1,0 +1,125 @@
+"""The first pass, on one example: finds the depths of a network and refuses what does not fit."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from routing_lightning.errors import UsageError
+from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
+
+
+class Call(NamedTuple):
+    """A call of a routed layer.
+
+    Attributes:
+        layer: the layer.
+        state_size: size of the state before it.
+    """
+
+    layer: RoutedLayer
+    state_size: int
+
+
+def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tuple[list[Call], Tensor]:
+    """Sends one example through a network, in evaluation mode; each routed layer tries all its blocks.
+
+    Args:
+        body: the network.
+        layers: its routed layers.
+        example: inputs (N, ...), N at least 1, of which the first is used, twice, so that a body that moves the batch
+            away from the first dimension is found out.
+
+    Returns:
+        The calls of routed layers, in order, and the body's output (1, ...).
+
+    Raises:
+        UsageError: if something does not fit.
+    """
+    _check_nesting(layers)
+    modes = [(module, module.training) for module in body.modules()]
+    body.eval()
+    for module in body.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            # Its fast path for inference would read the weights of its linear layers, which a routed one has not.
+            module.activation_relu_or_gelu = 0
+    probing = Probing(layers)
+    try:
+        with torch.no_grad(), probing:
+            output = body(example[:1].expand(2, *example.shape[1:]))
+    except UsageError:
+        raise
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"{type(body).__name__} cannot take an example of shape {tuple(example.shape[1:])} ({_line(error)}); give "
+            "inputs that fit the network."
+        ) from error
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    if not isinstance(output, Tensor):
+        raise UsageError(f"{type(body).__name__} gives a {type(output).__name__}; a routed network must give a tensor.")
+    unused = [layer for layer in layers if all(layer is not call.layer for call in probing.calls)]
+    if unused:
+        names = [name for name, module in body.named_modules() if any(module is layer for layer in unused)]
+        raise UsageError(f"{type(body).__name__} does not call its routed layers {', '.join(names)}; remove them.")
+    return probing.calls, output[:1]
+
+
+def _check_nesting(layers: Sequence[RoutedLayer]) -> None:
+    for layer in layers:
+        if any(isinstance(module, RoutedLayer) for module in layer.blocks.modules()):
+            raise UsageError(
+                "a routed layer stands inside a block of another one, where it would see a part of the batch only; "
+                "route one of the two."
+            )
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+class Probing(OpenPass):
+    """The pass of :func:`probe`.
+
+    Args:
+        layers: the routed layers of the network.
+
+    Attributes:
+        calls: their calls so far.
+    """
+
+    def __init__(self, layers: Sequence[RoutedLayer]) -> None:
+        super().__init__(layers)
+        self.calls: list[Call] = []
+
+    def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
+        """Tries all blocks; gives the output of the first."""
+        where = f"the routed layer at depth {len(self.calls) + 1}"
+        if len(x) != 2:
+            raise UsageError(
+                f"{where} gets activations {tuple(x.shape)} for 2 samples; the first dimension must be the batch."
+            )
+        outputs = []
+        for block in range(layer.blocks.num_blocks):
+            try:
+                outputs.append(layer.blocks(x, torch.full((2,), block)))
+            except (RuntimeError, TypeError, ValueError, UsageError) as error:
+                raise UsageError(
+                    f"block {block} of {where} cannot take activations {('N', *tuple(x.shape[1:]))} ({_line(error)}); "
+                    "make sizes fit."
+                ) from error
+            if outputs[-1].shape != outputs[0].shape:
+                raise UsageError(
+                    f"the blocks of {where} give different shapes, {tuple(outputs[0].shape[1:])} and, block {block}, "
+                    f"{tuple(outputs[-1].shape[1:])}; make them equal."
+                )
+        if layer.allow_pass and outputs[0].shape != x.shape:
+            raise UsageError(
+                f"{where} has PASS but its blocks map {tuple(x.shape[1:])} to {tuple(outputs[0].shape[1:])}; PASS is "
+                "allowed only where input and output have the same size."
+            )
+        self.calls.append(Call(layer, layer.state(x).shape[1]))
+        return outputs[0]

@@ -1,0 +1,206 @@
+"""RoutingNetwork: the routing algorithm (paper, Algorithm 1) over any network that holds routed layers."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from routing_lightning.errors import UsageError
+from routing_lightning.networks.probe import probe
+from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
+from routing_lightning.networks.specialise import put_in_place
+from routing_lightning.routers.base import Router, RoutingSpec, Trace
+
+
+class RoutingNetwork(nn.Module):
+    """Routing: at each depth the router picks, per sample, one block of that depth's layer (paper, Algorithm 1).
+
+    The depths are the calls of the routed layers, in the order in which the body makes them. One pass on an example, at
+    the start, finds them and the sizes of what the router sees.
+
+    Args:
+        body: any network that takes a batch and holds routed layers.
+        router: who picks; is built here for this body.
+        num_tasks: T, number of tasks, at least 1.
+        example: inputs (N, ...) such as those to come, of which the first is used; None: the first batch.
+
+    Attributes:
+        layers: the routed layers.
+        calls: the routed layer of each depth, once there was an example.
+
+    Raises:
+        UsageError: if there is no routed layer or no task, or something does not fit: a block its activation, the
+            blocks of a layer each other, PASS a layer that changes sizes, the router the network.
+    """
+
+    def __init__(self, body: nn.Module, router: Router, num_tasks: int = 1, example: Tensor | None = None) -> None:
+        super().__init__()
+        if num_tasks < 1:
+            raise UsageError(f"num_tasks is {num_tasks}; give at least 1 task.")
+        self.body = body
+        self.router = router
+        self.num_tasks = num_tasks
+        # Plain lists, so that the layers keep one name each.
+        self.layers = [module for module in body.modules() if isinstance(module, RoutedLayer)]
+        self.calls: list[RoutedLayer] = []
+        if not self.layers:
+            raise UsageError(f"{type(body).__name__} holds no routed layer; give at least 1, or use route().")
+        if example is not None:
+            self.build(example)
+
+    def build(self, example: Tensor) -> Tensor:
+        """Finds depths and sizes, and builds the router.
+
+        Args:
+            example: inputs (N, ...), of which the first is used.
+
+        Returns:
+            The body's output for it, (1, ...).
+        """
+        found, output = probe(self.body, self.layers, example)
+        self.calls = [call.layer for call in found]
+        spec = RoutingSpec(
+            self.num_tasks,
+            [layer.blocks.num_blocks for layer in self.calls],
+            [layer.allow_pass for layer in self.calls],
+            [call.state_size for call in found],
+        )
+        self.router.build(spec)
+        return output
+
+    def forward(
+        self,
+        x: Tensor,
+        tasks: Tensor | None = None,
+        *,
+        explore: bool | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Trace]:
+        """Routes a batch (Algorithm 1).
+
+        Args:
+            x: (N, ...), what the body takes.
+            tasks: (N,) int64 in [0, T); best on the host: a table's route is then known without waiting for a device.
+                None stands for a dummy task, 0.
+            explore: draw actions from the policy, else take the most probable; None: as ``self.training`` says.
+            generator: source of the drawing's noise, on the host.
+
+        Returns:
+            The body's output and the trace.
+        """
+        if not self.calls:
+            self.build(x)
+        explore = self.training if explore is None else explore
+        tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else tasks.cpu()
+        trace = self.router.start(tasks, explore=explore, generator=generator)
+        with RoutingPass(self, trace) as routing:
+            x = self.body(x)
+        routing.close()
+        return x, trace
+
+    def specialise(self, task: int) -> nn.Module:
+        """The network of one task: a copy of the body in which the blocks that the task takes replace the layers.
+
+        In evaluation it gives what the routing network gives for samples of the task. It holds no router and no other
+        blocks.
+
+        Args:
+            task: in [0, T).
+
+        Raises:
+            UsageError: if there is no such task, or its route depends on the activations.
+        """
+        if not self.calls:
+            raise UsageError("the network has seen no example yet; call build(example) first.")
+        if not 0 <= task < self.num_tasks:
+            raise UsageError(f"task is {task}; give 0..{self.num_tasks - 1}.")
+        route = self.router.routes()[task].tolist()  # refuses routers that look at activations
+        trace = self.router.start(torch.tensor([task]), explore=False)
+        blocks = []
+        for depth, (layer, action) in enumerate(zip(self.calls, route, strict=True)):
+            weight = self.router.decide(trace, torch.empty(1, 0), depth).weight
+            passed = action == layer.blocks.num_blocks
+            block = nn.Identity() if passed else layer.blocks.single(action)
+            blocks.append(block if weight is None else nn.Sequential(block, Scale(weight.detach()[0])))
+        # The copy holds the routed layers themselves, which the blocks then replace: theirs are not copied in vain.
+        body = copy.deepcopy(self.body, {id(layer): layer for layer in self.calls})
+        return put_in_place(body, self.calls, blocks).eval()
+
+    def active_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the blocks that got a sample in training since :meth:`reset_active`."""
+        return [parameter for layer in self.layers for parameter in layer.blocks.active_parameters()]
+
+    def block_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of all blocks."""
+        for layer in self.layers:
+            for block in range(layer.blocks.num_blocks):
+                yield from layer.blocks.block_parameters(block)
+
+    def reset_active(self) -> None:
+        """Forgets which blocks got a sample."""
+        for layer in self.layers:
+            layer.blocks.reset_active()
+
+
+class RoutingPass(OpenPass):
+    """One pass of a batch through a routing network.
+
+    Args:
+        network: the network.
+        trace: the trace that its router started.
+    """
+
+    def __init__(self, network: RoutingNetwork, trace: Trace) -> None:
+        super().__init__(network.calls)
+        self.router = network.router
+        self.trace = trace
+        self.actions: list[Tensor] = []  # of each depth so far
+
+    def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
+        """Asks the router about the next depth and sends each sample through its block."""
+        depth = len(self.actions)
+        if depth == len(self.layers) or self.layers[depth] is not layer:
+            raise UsageError(
+                f"the call number {depth + 1} of a routed layer is to another layer than with the example; the body "
+                "must call its routed layers in the same order each time."
+            )
+        if len(x) != len(self.trace.tasks):
+            raise UsageError(
+                f"the routed layer at depth {depth + 1} got activations {tuple(x.shape)} for {len(self.trace.tasks)} "
+                "samples; their first dimension must be the batch."
+            )
+        state = layer.state(x) if self.router.uses_state else x
+        decision = self.router.decide(self.trace, state, depth)
+        actions = decision.actions.cpu()
+        self.actions.append(actions)
+        y = layer.blocks(x, actions)
+        if decision.weight is None:
+            return y
+        return y * decision.weight.to(y).view(-1, *[1] * (y.dim() - 1))
+
+    def close(self) -> None:
+        """Completes the trace."""
+        if len(self.actions) != len(self.layers):
+            raise UsageError(
+                f"the body called {len(self.actions)} routed layers but {len(self.layers)} with the example; it must "
+                "call them in the same order each time."
+            )
+        if self.router.uses_state:
+            self.trace.actions = torch.stack(self.actions, 1)
+
+
+class Scale(nn.Module):
+    """Multiplies by a number.
+
+    Args:
+        factor: a scalar.
+    """
+
+    def __init__(self, factor: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("factor", factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, ...) -> (N, ...)."""
+        return x * self.factor

@@ -1,0 +1,5 @@
+"""What a run leaves behind of its routes: the raw numbers behind all figures, and their file."""
+
+from routing_lightning.record.route_record import FILE_NAME, RouteRecord, action_labels, shares, write_whole
+
+__all__ = ["FILE_NAME", "RouteRecord", "action_labels", "shares", "write_whole"]

@@ -1,0 +1,171 @@
+"""The raw numbers behind all figures, and their file."""
+
+import io
+import os
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routing_lightning.errors import UsageError
+
+FILE_NAME = "routes.npz"
+
+AXES = {
+    "steps": ["snapshot"],
+    "probabilities": ["snapshot", "task", "depth", "action"],
+    "counts": ["snapshot", "task", "depth", "action"],
+    "task_names": ["task"],
+    "num_actions": ["depth"],
+    "num_blocks": ["depth"],
+    "routes": ["route", "task and action at each depth"],
+    "route_counts": ["route"],
+    "route_step": [],
+}
+
+
+def action_labels(num_actions: int, num_blocks: int) -> list[str]:
+    """Names of the actions of a depth: the blocks by number, and PASS where there is such an action.
+
+    Args:
+        num_actions: number of actions of the depth.
+        num_blocks: number of its blocks; the action after the last block is PASS.
+    """
+    return [str(action) if action < num_blocks else "PASS" for action in range(num_actions)]
+
+
+def shares(counts: np.ndarray) -> np.ndarray:
+    """How samples spread over the last axis, which then sums to 1; 0 where there is no sample."""
+    totals = counts.sum(-1, keepdims=True)
+    return np.divide(counts, totals, out=np.zeros(counts.shape, np.float32), where=totals > 0)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(content)
+    os.replace(part, path)
+
+
+@dataclass
+class RouteRecord:
+    """What the router of a run did, over time.
+
+    S snapshots, T tasks, D depths, K actions of the depth that has most. An action is a block, or the number after the
+    last block for PASS.
+
+    Attributes:
+        task_names: T names.
+        num_actions: (D,) how many of the K actions exist.
+        num_blocks: (D,) how many of those are blocks; the others are PASS.
+        steps: (S,) int64, optimizer steps of the snapshots, ascending.
+        counts: (S, T, D, K) int64, training samples that took each action since the snapshot before.
+        probabilities: (S, T, D, K) float32, the policy of each task at the snapshot; None for routers that look at the
+            activations, which have no such table.
+        routes: (P, 1 + D) int64, for those routers, the routes of the last validation: task and action at each depth
+            (-1: no decision).
+        route_counts: (P,) int64, validation samples that took each route.
+        route_step: optimizer step of that validation.
+    """
+
+    task_names: list[str]
+    num_actions: np.ndarray
+    num_blocks: np.ndarray
+    steps: np.ndarray
+    counts: np.ndarray
+    probabilities: np.ndarray | None = None
+    routes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    route_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    route_step: int = 0
+
+    # -- views ---------------------------------------------------------------------------------------------------------
+
+    def action_names(self) -> list[list[str]]:
+        """For each depth the names of its actions."""
+        pairs = zip(self.num_actions.tolist(), self.num_blocks.tolist(), strict=True)
+        return [action_labels(actions, blocks) for actions, blocks in pairs]
+
+    def policy(self) -> np.ndarray:
+        """What each task does at each snapshot: (S, T, D, K) float32.
+
+        The policy's probabilities; for routers without a table, the shares of the training samples since the snapshot
+        before, or the last known shares where a task had no sample.
+        """
+        if self.probabilities is not None:
+            return self.probabilities
+        known = shares(self.counts)
+        seen = self.counts.sum(-1) > 0  # (S, T, D)
+        order = np.where(seen, np.arange(len(seen))[:, None, None], 0)
+        last = np.maximum.accumulate(order, axis=0)
+        return np.take_along_axis(known, last[..., None], axis=0)
+
+    def usage(self) -> np.ndarray:
+        """How all training samples spread over the blocks, at each snapshot: (S, D, K) float32."""
+        return shares(self.counts.sum(1))
+
+    def recent_counts(self, portion: float = 0.1) -> np.ndarray:
+        """Counts of the latest snapshots that together hold this portion of all training samples: (T, D, K) int64."""
+        samples = self.counts.sum((1, 2, 3))
+        missing = np.cumsum(samples[::-1])[::-1] - samples  # samples after each snapshot
+        return self.counts[missing < portion * samples.sum()].sum(0)
+
+    def map_routes(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Routes (P, 1 + D), samples that take each (P,), and their optimizer step, for the routing map.
+
+        For policies that are tables, the most probable route of each task, which is the one taken in evaluation; else
+        the counted routes of the last validation.
+        """
+        if self.probabilities is None:
+            return self.routes, self.route_counts, self.route_step
+        best = self.probabilities[-1].argmax(-1)
+        tasks = np.arange(len(best))[:, None]
+        return np.concatenate([tasks, best], axis=1), np.ones(len(best), np.int64), int(self.steps[-1])
+
+    # -- file ----------------------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """The record as a compressed ``.npz`` of plain arrays; ``<array>_axes`` names the axes of each."""
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
+        arrays["task_names"] = np.array(self.task_names, dtype=np.str_)
+        arrays |= {f"{name}_axes": np.array(AXES[name], dtype=np.str_) for name in arrays}
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "RouteRecord":
+        """Reads what :meth:`to_bytes` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile: if it is something else.
+        """
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in AXES if name in file}
+        return cls(
+            **{
+                **arrays,
+                "task_names": arrays["task_names"].tolist(),
+                "route_step": int(arrays["route_step"]),
+            }
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes the file at once: a reader sees the old or the new one, never a part."""
+        write_whole(path, self.to_bytes())
+
+    @classmethod
+    def load(cls, path: Path) -> "RouteRecord":
+        """Reads a file.
+
+        Raises:
+            UsageError: if it is missing or broken.
+        """
+        try:
+            return cls.from_bytes(path.read_bytes())
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            raise UsageError(
+                f"{path} cannot be read as a record of routes ({error}); give a run with a whole {FILE_NAME}."
+            ) from error

@@ -2,13 +2,42 @@
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.dispatch import Route, routed_linear
+
+
+class _Reorder(torch.autograd.Function):
+    """Gathers samples into another order; its gradient is a gather, too, where that of ``index_select`` adds up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(order, inverse)
+        if x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
+            return x.index_select(0, order)
+        y = torch.empty_like(x)  # keeps the memory format, and is no view, which nobody could change in place
+        torch.index_select(x.permute(0, 2, 3, 1), 0, order, out=y.permute(0, 2, 3, 1))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        order, inverse = ctx.saved_tensors
+        return reorder(grad, inverse, order), None, None
+
+
+def reorder(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """The samples of x (N, ...) in another order, in x's memory format.
+
+    Args:
+        x: the samples.
+        order: (N,) int64, a permutation: the place in x of each sample of the result.
+        inverse: (N,) int64, the inverse permutation.
+    """
+    return cast(Tensor, _Reorder.apply(x, order, inverse))
 
 
 class Blocks(nn.Module):
@@ -179,11 +208,11 @@ class ModuleBlocks(Blocks):
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
         """Calls the module of each block in use; for an empty batch the first, which knows the shape of the output."""
-        if not route.blocks:
-            return self.blocks[0](x)
-        pieces = x.index_select(0, route.order).split(route.sizes)
+        if len(route.blocks) <= 1:
+            return self.blocks[route.blocks[0] if route.blocks else 0](x)
+        pieces = reorder(x, route.order, route.inverse).split(route.sizes)
         outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
-        return torch.cat(outputs).index_select(0, route.inverse)
+        return reorder(torch.cat(outputs), route.inverse, route.order)
 
     def single(self, block: int) -> nn.Module:
         """A copy of the block's module."""

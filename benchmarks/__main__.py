@@ -18,7 +18,7 @@ import torch
 from benchmarks.harness import Options, write
 from routing_lightning.allocator import keep_freed_memory
 
-NAMES = ("step", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy")
+NAMES = ("step", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy", "conv")
 
 
 def main() -> None:

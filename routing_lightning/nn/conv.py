@@ -22,7 +22,11 @@ FEW_VALUES = 16
 """With fewer values per channel than this, a block's own statistics say little."""
 
 FEW_PIXELS = 512
-"""Mean pixels per block up to which the compiled loop, which has one thread, is faster than the threads of PyTorch."""
+"""Mean pixels per block up to which the compiled loops are chosen where PyTorch has several threads.
+
+The loops have one. With one thread they are as fast as a call per block or faster at all sizes; the figure here is where
+half of a call was its start, so that a second thread cannot make up for it (estimated from timings with one thread).
+"""
 
 
 def _by_pixel(x: Tensor) -> Tensor:
@@ -70,7 +74,10 @@ class _SegmentConv(torch.autograd.Function):
 
 
 class _CompiledConv(torch.autograd.Function):
-    """One compiled loop over the blocks, on sorted samples; float32 on the host."""
+    """One compiled loop over the blocks, on sorted samples; float32 on the host.
+
+    Starting the library's convolutions, three per block and step, takes as long as their work on a few samples.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: np.ndarray, *weights: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Convolutional function blocks: a layer of the paper's SimpleConvNet (section 4), many of it at one place."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -159,6 +160,14 @@ def routed_conv(x: Tensor, counts: np.ndarray, weights: Sequence[Tensor]) -> Ten
         return cast(Tensor, fastest_way(x, counts, weights[0]).apply(x, counts, *weights))
 
 
+class Pool(nn.Module):
+    """2x2 max pooling, left out where the picture is one pixel high or wide."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, height, width) -> (N, C, height // 2, width // 2)."""
+        return F.max_pool2d(x, 2) if min(x.shape[2:]) > 1 else x
+
+
 class ConvBlocks(Blocks):
     """Convolutional function blocks: convolution, normalisation, 2x2 max pooling and ReLU (paper, section 4).
 
@@ -311,6 +320,8 @@ class ConvBlocks(Blocks):
             norm = self.norm
             return F.batch_norm(y, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
         if self.kind == "group":
+            if len(route.blocks) == 1:
+                return F.group_norm(y, self.groups, *self._of(self.affine, route.blocks)[0], eps=self.eps)
             scale, shift = self._per_sample(route, y.dtype).unbind(1)
             return torch.addcmul(shift, F.group_norm(y, self.groups, eps=self.eps), scale)
         if self.kind == "block":
@@ -339,6 +350,37 @@ class ConvBlocks(Blocks):
             running[0].lerp_(seen.mean(1), weight)
             running[1].lerp_((seen - mean[:, None]).square().mean(1), weight)
         return F.batch_norm(y, mean, var, affine[0], affine[1], eps=self.eps)
+
+    def single(self, block: int) -> nn.Module:
+        """The block as ordinary modules: convolution, normalisation, pooling where the picture is larger than one pixel, ReLU.
+
+        In evaluation it gives what the block gives.
+        """
+        weight = self.blocks[block].detach()
+        conv = nn.Conv2d(*weight.shape[1::-1], weight.shape[-1], padding=weight.shape[-1] // 2, bias=self.kind == "none")
+        conv.weight = nn.Parameter(weight.clone())
+        layers: list[nn.Module] = [conv]
+        if conv.bias is not None:
+            conv.bias.data.copy_(self.affine[block][0])
+        if self.norm is not None:
+            layers.append(copy.deepcopy(self.norm))
+        elif self.kind != "none":
+            made = (
+                nn.GroupNorm(self.groups, self.out_channels, self.eps)
+                if self.running_mean is None or self.running_var is None
+                else nn.BatchNorm2d(self.out_channels, self.eps, self.momentum)
+            )
+            if isinstance(made, nn.BatchNorm2d):
+                cast(Tensor, made.running_mean).copy_(cast(Tensor, self.running_mean)[block])
+                cast(Tensor, made.running_var).copy_(cast(Tensor, self.running_var)[block])
+            for target, value in zip((made.weight, made.bias), self.affine[block].detach(), strict=True):
+                target.data.copy_(value)
+            layers.append(made)
+        if self.pool:
+            layers.append(Pool())
+        if self.relu:
+            layers.append(nn.ReLU())
+        return nn.Sequential(*layers)
 
     def block_parameters(self, block: int) -> list[nn.Parameter]:
         """Weight of one block, and its scale and shift or bias if it has one of its own."""

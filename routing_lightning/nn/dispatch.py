@@ -200,6 +200,12 @@ class _CompiledLinear(torch.autograd.Function):
         return grad_x if wanted else None, None, None, *own.unbind(0)
 
 
+def _one_block(x: Tensor, block: Tensor, relu: bool) -> Tensor:
+    """All samples through one block, as ``nn.Linear`` computes it, to the bit; without gradient."""
+    y = torch.addmm(block[-1].to(x.dtype), x, block[:-1].to(x.dtype))
+    return y.relu_() if relu else y
+
+
 def fastest_way(x: Tensor, route: Route, block: Tensor) -> type[torch.autograd.Function]:
     """The way that is the fastest as measured (docs/performance.md, dispatch).
 
@@ -244,7 +250,11 @@ def routed_linear(x: Tensor, route: Route, blocks: Sequence[Tensor], relu: bool)
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         if x.dtype != blocks[0].dtype:
             raise UsageError(f"a layer of {blocks[0].dtype} got activations of {x.dtype}; convert one of them.")
+        if len(blocks) == 1 and not torch.is_grad_enabled():
+            return _one_block(x, blocks[0], relu)
         return fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks)
     with torch.autocast(kind, enabled=False):
         x = x.to(torch.get_autocast_dtype(kind))
+        if len(blocks) == 1 and not torch.is_grad_enabled():
+            return _one_block(x, blocks[0], relu)
         return fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks)

@@ -20,10 +20,10 @@ from routing_lightning.callbacks import (
     RoutingMap,
 )
 from routing_lightning.callbacks.access import Interval, every_steps
-from routing_lightning.record import RouteRecord, shares
 from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
 from routing_lightning.plots import HeatmapFrame, overlap, policy_heatmap
+from routing_lightning.record import RouteRecord, shares
 from routing_lightning.routers import REINFORCE, MLPPolicy, RewardRouter
 from tests.callbacks.conftest import Spy, all_callbacks, events, table_of_checkpoint
 from tests.conftest import ToyDataModule, toy_model

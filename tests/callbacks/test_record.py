@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from routing_lightning.errors import UsageError
 from routing_lightning.record import RouteRecord, shares
 from routing_lightning.record.route_record import AXES
-from routing_lightning.errors import UsageError
 
 
 def table_record() -> RouteRecord:

@@ -11,7 +11,7 @@ from torch import nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import RoutedClassifier
-from routing_lightning.networks import RoutedLayer, SimpleConvNet
+from routing_lightning.networks import RoutedLayer
 from routing_lightning.nn import LinearBlocks, ModuleBlocks
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.routers import WPL, RewardRouter, TabularPolicy

@@ -97,7 +97,7 @@ def test_its_trace_reaches_callbacks(kind):
     for trace, tasks in zip(keep.train, keep.batches, strict=True):
         assert torch.equal(trace.tasks, tasks) and trace.explore
         assert trace.actions.shape == (16, 3) and trace.actions.dtype == torch.long
-        assert 0 <= int(trace.actions.min()) and int(trace.actions.max()) < 4
+        assert int(trace.actions.min()) >= 0 and int(trace.actions.max()) < 4
         assert trace.final_reward.abs().tolist() == [1.0] * 16
         assert trace.scores == [] and trace.generator is None
         assert (trace.returns is not None) == isinstance(model.router, RewardRouter)
@@ -138,7 +138,9 @@ def test_the_networks_optimizer_holds_the_router_that_learns_by_the_loss_alone(k
     first = {id(parameter) for group in trainer.optimizers[0].param_groups for parameter in group["params"]}
     router = {id(parameter) for parameter in model.router.parameters()}
     assert (router <= first) if kind in LEARNS_BY_THE_LOSS else not router & first
-    all_of_them = [id(p) for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]]
+    all_of_them = [
+        id(p) for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]
+    ]
     assert len(all_of_them) == len(set(all_of_them))
     assert set(all_of_them) == {id(parameter) for parameter in model.parameters()}
 

@@ -12,7 +12,9 @@ from routing_lightning.routers import WPL, FixedRoutes, RewardRouter, TabularPol
 
 def test_a_call_outside_a_pass_is_told_in_one_sentence():
     layer = RoutedLayer(LinearBlocks(2, 4, 4))
-    with pytest.raises(UsageError, match=r"^a routed layer was called outside a pass .* specialise\(task\)\.$") as error:
+    with pytest.raises(
+        UsageError, match=r"^a routed layer was called outside a pass .* specialise\(task\)\.$"
+    ) as error:
         layer(torch.zeros(3, 4))
     assert "\n" not in str(error.value)
 

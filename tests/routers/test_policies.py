@@ -98,7 +98,9 @@ def test_no_hidden_unit_is_refused():
 
 def test_activations_of_unknown_size_are_refused():
     router = RewardRouter(MLPPolicy(), REINFORCE())
-    with pytest.raises(UsageError, match="MLPPolicy looks at activations, whose sizes are not known; give .* an example"):
+    with pytest.raises(
+        UsageError, match="MLPPolicy looks at activations, whose sizes are not known; give .* an example"
+    ):
         router.build(RoutingSpec(3, [2, 2], state_sizes=[4, None]))
 
 

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import ApproximateQLearning, MLPPolicy, QLearning, RewardRouter, RoutingSpec, TabularPolicy, Trace
+from routing_lightning.routers import (
+    ApproximateQLearning,
+    MLPPolicy,
+    QLearning,
+    RewardRouter,
+    RoutingSpec,
+    TabularPolicy,
+    Trace,
+)
 
 # A chain of 3 decisions between 2 blocks, with immediate rewards (depth x block) and a final reward of 1.
 CHAIN = torch.tensor([[0.5, -1.0], [0.0, 2.0], [-0.5, 0.25]])

@@ -4,7 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers import WPL, CollaborationReward, RewardRouter, RoutingSpec, TabularPolicy, correctness_reward, returns
+from routing_lightning.routers import (
+    WPL,
+    CollaborationReward,
+    RewardRouter,
+    RoutingSpec,
+    TabularPolicy,
+    correctness_reward,
+    returns,
+)
 
 
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0, 1), depth=st.integers(1, 5))

@@ -25,8 +25,8 @@ FEW_VALUES = 16
 FEW_PIXELS = 512
 """Mean pixels per block up to which the compiled loops are chosen where PyTorch has several threads.
 
-The loops have one. With one thread they are as fast as a call per block or faster at all sizes; the figure here is where
-half of a call was its start, so that a second thread cannot make up for it (estimated from timings with one thread).
+The loops have one. With one thread they are as fast as a call per block, or faster, at nearly all sizes; the figure is
+where about half of a call was its start, so that a second thread cannot make up for it (estimated, not measured).
 """
 
 

@@ -1,6 +1,5 @@
 """Sets of function blocks, and the dispatch of a batch to its blocks (paper, section 3)."""
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.dispatch import Route, routed_linear
+from routing_lightning.nn.norm import for_few_values, ordinary
 
 
 class _Reorder(torch.autograd.Function):
@@ -192,7 +192,8 @@ class ModuleBlocks(Blocks):
     """Function blocks that are any modules; those of one set must give outputs of the same shape.
 
     Args:
-        modules: the blocks. One that normalises over the batch must cope with a batch of one sample.
+        modules: the blocks. Batch normalisation in them is made to cope with few samples, or one
+            (:mod:`routing_lightning.nn.norm`).
         in_features: size of the input, for layers that are checked against each other; None if not a vector.
         out_features: size of the output; None if not a vector.
 
@@ -204,7 +205,7 @@ class ModuleBlocks(Blocks):
         self, modules: Sequence[nn.Module], in_features: int | None = None, out_features: int | None = None
     ) -> None:
         super().__init__(len(modules), in_features, out_features)
-        self.blocks = nn.ModuleList(modules)
+        self.blocks = nn.ModuleList(for_few_values(module) for module in modules)
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
         """Calls the module of each block in use; for an empty batch the first, which knows the shape of the output."""
@@ -216,7 +217,7 @@ class ModuleBlocks(Blocks):
 
     def single(self, block: int) -> nn.Module:
         """A copy of the block's module."""
-        return copy.deepcopy(self.blocks[block])
+        return ordinary(self.blocks[block])
 
     def block_parameters(self, block: int) -> Iterable[nn.Parameter]:
         """Parameters of the block's module."""

@@ -15,12 +15,10 @@ from routing_lightning.nn import compiled
 from routing_lightning.nn.blocks import Blocks, reorder
 from routing_lightning.nn.dispatch import Route
 from routing_lightning.nn.dispatch import _addresses as addresses
+from routing_lightning.nn.norm import FEW_VALUES, few_values_norm
 
 Norm = Literal["shared", "block", "group", "none"]
 NORMS: tuple[Norm, ...] = ("shared", "block", "group", "none")
-
-FEW_VALUES = 16
-"""With fewer values per channel than this, a block's own statistics say little."""
 
 FEW_PIXELS = 512
 """Mean pixels per block up to which the compiled loops are chosen where PyTorch has several threads.
@@ -336,20 +334,14 @@ class ConvBlocks(Blocks):
         running = cast(Tensor, self.running_mean)[block], cast(Tensor, self.running_var)[block]
         if not self.training:
             return F.batch_norm(y, *running, affine[0], affine[1], eps=self.eps)
-        values = y.numel() // self.out_channels
-        # Copies: the backward pass may need them, and the blocks' own rows count as one tensor that has been changed.
+        if y.numel() < FEW_VALUES * self.out_channels:
+            return few_values_norm(y, *running, affine[0], affine[1], self.momentum, self.eps)
+        # Copies: the blocks' own rows count as one tensor that has been changed.
         mean, var = running[0].clone(), running[1].clone()
-        if values >= FEW_VALUES:
-            found = F.batch_norm(y, mean, var, affine[0], affine[1], True, self.momentum, self.eps)
-            running[0].copy_(mean)
-            running[1].copy_(var)
-            return found
-        with torch.no_grad():
-            weight = self.momentum * values / FEW_VALUES
-            seen = y.to(mean.dtype).transpose(0, 1).flatten(1)
-            running[0].lerp_(seen.mean(1), weight)
-            running[1].lerp_((seen - mean[:, None]).square().mean(1), weight)
-        return F.batch_norm(y, mean, var, affine[0], affine[1], eps=self.eps)
+        found = F.batch_norm(y, mean, var, affine[0], affine[1], True, self.momentum, self.eps)
+        running[0].copy_(mean)
+        running[1].copy_(var)
+        return found
 
     def single(self, block: int) -> nn.Module:
         """The block as ordinary modules: convolution, normalisation, pooling where the picture is larger than one pixel, ReLU.

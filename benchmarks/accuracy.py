@@ -25,8 +25,8 @@ class Accuracies(L.Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self.slow:
             dispatch.fastest_way = lambda *_: dispatch._SegmentLinear
-            pl_module.features.to(memory_format=torch.contiguous_format)
-            pl_module.features.register_forward_pre_hook(lambda _, given: (given[0].contiguous(),))
+            pl_module.network.body[0].to(memory_format=torch.contiguous_format)
+            pl_module.network.body[0].register_forward_pre_hook(lambda _, given: (given[0].contiguous(),))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.accuracies.append(round(100 * trainer.callback_metrics["val/acc"].item(), 1))

@@ -17,7 +17,7 @@ from benchmarks.harness import (
 )
 from benchmarks.steps import RoutedStep, batch_of, task_step
 from routing_lightning.allocator import keep_freed_memory
-from routing_lightning.nn import CrossStitch, SoftMixture
+from routing_lightning.networks import CrossStitch, SoftMixture
 
 BATCH = 64
 LARGEST_DENSE = 100  # blocks at which computing all blocks for each sample still fits and ends

@@ -1,78 +1,40 @@
 """A training step in which all seven layers are routed, convolutions too, against the same step without routing."""
 
-from collections.abc import Callable
 from functools import partial
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-
-from benchmarks.harness import Options, Table, in_turns, milliseconds, ratio, significant
-from benchmarks.steps import CLASSES, HIDDEN, batch_of, fully_connected, plain_step, sgd
-from routing_lightning.nn import Blocks, ConvBlocks, LinearBlocks, SimpleConvNet
+from benchmarks.harness import Options, Table, Way, in_turns, milliseconds, ratio, significant
+from benchmarks.steps import CLASSES, HIDDEN, SHAPE, RoutedStep, batch_of, fully_connected, plain_step
+from routing_lightning.networks import RoutingAllLayers, SimpleConvNet
 from routing_lightning.nn.conv import NORMS, Norm
 
-BLOCKS = 20
-DEPTH = 7
-ROUTES = {
-    "each sample's drawn": lambda size: torch.randint(BLOCKS, (size, DEPTH)),
-    "one for all": lambda size: torch.randint(BLOCKS, (1, DEPTH)).expand(size, DEPTH),
-    "one for half, drawn for half": lambda size: torch.where(
-        (torch.arange(size) < size // 2)[:, None],
-        torch.randint(BLOCKS, (1, DEPTH)),
-        torch.randint(BLOCKS, (size, DEPTH)),
-    )[torch.randperm(size)],
-}
-"""What makes the blocks of each sample (N,) and layer, (N, DEPTH) int64."""
+TASKS = BLOCKS = 20
+# How many of the tasks share one block in each layer; samples of the others draw theirs evenly, each for itself.
+ROUTES = {"random": 0, "all share": TASKS, "half share": TASKS // 2}
 
 
-class ConvStep:
-    """A step of four convolutional and three fully connected layers, the blocks of each sample given.
-
-    Args:
-        num_blocks: K, of each layer.
-        device: where the blocks are.
-        norm: normalisation of the convolutional layers.
-    """
-
-    def __init__(self, num_blocks: int, device: str, norm: Norm = "shared") -> None:
-        layers: list[Blocks] = [ConvBlocks(num_blocks, channels, 32, norm=norm) for channels in (3, 32, 32, 32)]
-        layers += [LinearBlocks(num_blocks, 128, HIDDEN), LinearBlocks(num_blocks, HIDDEN, HIDDEN)]
-        layers.append(LinearBlocks(num_blocks, HIDDEN, CLASSES, relu=False))
-        self.layers = nn.ModuleList(layers).to(device)
-        owned = {id(p) for layer in layers for block in range(num_blocks) for p in layer.block_parameters(block)}
-        self.shared = [parameter for parameter in self.layers.parameters() if id(parameter) not in owned]
-        self.optimizer = sgd(self.layers.parameters())
-
-    def __call__(self, images: Tensor, labels: Tensor, actions: Tensor) -> None:
-        x = images
-        for depth, layer in enumerate(self.layers):
-            x = layer(x.flatten(1) if depth == 4 else x, actions[:, depth])
-        cross_entropy(x, labels).backward()
-        group = self.optimizer.param_groups[0]
-        everything = group["params"]
-        group["params"] = [*self.shared, *(p for layer in self.layers for p in layer.active_parameters())]
-        self.optimizer.step()
-        for parameter in group["params"]:
-            parameter.grad = None
-        group["params"] = everything
-        for layer in self.layers:
-            layer.reset_active()
+def routed(sharing: int, norm: Norm, device: str) -> RoutedStep:
+    """A step through seven routed layers in which so many tasks share one block per layer."""
+    body = RoutingAllLayers(SHAPE, TASKS, CLASSES, hidden=HIDDEN, num_blocks=BLOCKS, norm=norm)
+    step = RoutedStep(TASKS, BLOCKS, device, body)
+    table = step.router.policy.table
+    table[:sharing] = 0
+    table[:sharing, :, 0] = 1
+    step.router.learner.policy_lr = 1e-9  # and so it stays, though the step learns
+    return step
 
 
-def compare(size: int, routes: dict[str, Callable[[int], Tensor]], norms: tuple[Norm, ...], options: Options) -> Table:
+def compare(size: int, routes: dict[str, int], norms: tuple[Norm, ...], options: Options) -> Table:
     """Times a plain step and routed ones at one batch size, in turns."""
     device = options.device
-    images, tasks, labels = batch_of(size, BLOCKS, device)
+    batch = batch_of(size, TASKS, device)
     features = SimpleConvNet()
     plain = plain_step(features, fully_connected(features.out_features), device)
-    ways: dict[str, Callable[[], object]] = {"plain": partial(plain, (images, tasks, labels))}
+    ways: dict[str, Way] = {"plain": partial(plain, batch)}
     for norm in norms:
-        step = ConvStep(BLOCKS, device, norm)
-        for name, make in routes.items():
-            ways[f"{name}, {norm}"] = partial(step, images, labels, make(size))
+        for name, sharing in routes.items():
+            ways[f"{name}, {norm}"] = partial(routed(sharing, norm, device), batch)
     times = in_turns(ways, options, turn_seconds=0.1)
-    table = Table(f"batch {size}, {BLOCKS} blocks in each of {DEPTH} layers, float32")
+    table = Table(f"batch {size}, {BLOCKS} blocks in each of 7 layers, {TASKS} tasks, float32")
     for name in ways:
         over = significant(ratio(times, name, "plain"))
         table.rows.append({"step": name, "ms": milliseconds(times[name]), "routed / plain": over})
@@ -82,7 +44,7 @@ def compare(size: int, routes: dict[str, Callable[[int], Tensor]], norms: tuple[
 def run(options: Options) -> list[Table]:
     """Ratio of a routed to an unrouted step by batch size and route, and by normalisation at batch 64."""
     tables = [compare(size, ROUTES, ("shared",), options) for size in (16, 64, 256)]
-    drawn = {name: ROUTES[name] for name in ("each sample's drawn", "one for all")}
+    drawn = {name: ROUTES[name] for name in ("random", "all share")}
     by_norm = compare(64, drawn, NORMS, options)
     by_norm.title += ", by normalisation of the convolutions"
     return [*tables, by_norm]

@@ -5,7 +5,7 @@ from functools import partial
 
 from benchmarks.harness import Elsewhere, Options, Table, Way, in_turns, milliseconds, ratio, significant
 from benchmarks.steps import RoutedStep, batch_of, fully_connected, plain_step, textbook_convnet
-from routing_lightning.nn import SimpleConvNet
+from routing_lightning.networks import SimpleConvNet
 
 TASKS = 20
 

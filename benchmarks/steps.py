@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.metrics import TaskMetrics
-from routing_lightning.modules.routed import paper_layers
-from routing_lightning.nn import RoutingNetwork, SimpleConvNet
-from routing_lightning.routers import WPL, Router, TabularPolicy, correctness_reward
+from routing_lightning.networks import RoutingAllFC, RoutingNetwork, SimpleConvNet
+from routing_lightning.routers import WPL, RewardRouter, TabularPolicy, correctness_reward
 
 CLASSES = 5
 HIDDEN = 128
+SHAPE = (3, 32, 32)
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
@@ -77,24 +77,23 @@ class RoutedStep:
 
     Args:
         num_tasks: T.
-        num_blocks: K, of each of the three layers.
-        device: where features and blocks are.
+        num_blocks: K, of each routed layer.
+        device: where the network is.
+        body: the network; routing-all-fc by default.
     """
 
-    def __init__(self, num_tasks: int, num_blocks: int, device: str) -> None:
-        self.features = SimpleConvNet().to(device)
-        self.router = Router(TabularPolicy(), WPL())
-        layers = paper_layers(self.features.out_features, num_tasks, CLASSES, HIDDEN, 3, [num_blocks] * 3)
-        self.network = RoutingNetwork(layers, self.router, num_tasks).to(device)
+    def __init__(self, num_tasks: int, num_blocks: int, device: str, body: nn.Module | None = None) -> None:
+        made = RoutingAllFC(SHAPE, num_tasks, CLASSES, hidden=HIDDEN, num_blocks=num_blocks) if body is None else body
+        self.router = RewardRouter(TabularPolicy(), WPL())
+        self.network = RoutingNetwork(made, self.router, num_tasks, torch.zeros(1, *SHAPE)).to(device)
         self.metrics = TaskMetrics(num_tasks).to(device)
-        own = {id(parameter) for parameter in self.router.parameters()}
-        blocks = [parameter for parameter in self.network.parameters() if id(parameter) not in own]
-        self.shared = list(self.features.parameters())
-        self.optimizer = sgd([*self.shared, *blocks])
+        owned = {id(parameter) for parameter in [*self.router.parameters(), *self.network.block_parameters()]}
+        self.shared = [parameter for parameter in self.network.parameters() if id(parameter) not in owned]
+        self.optimizer = sgd([*self.shared, *self.network.block_parameters()])
 
     def __call__(self, batch: Batch) -> Any:
         images, tasks, labels = batch
-        logits, trace = self.network(self.features(images), tasks, explore=True)
+        logits, trace = self.network(images, tasks, explore=True)
         hits = logits.argmax(1) == labels
         loss = cross_entropy(logits, labels)
         loss.backward()

@@ -102,6 +102,8 @@ def test_a_block_alone_gives_what_the_set_gives(blocks):
     for block in range(3):
         alone = blocks.single(block)
         torch.testing.assert_close(alone(x), blocks(x, torch.full((7,), block)))
+        with torch.no_grad():
+            assert torch.equal(alone(x), blocks(x, torch.full((7,), block)))
         assert not isinstance(alone, LinearBlocks)
         with torch.no_grad():
             next(alone.parameters()).zero_()

@@ -38,12 +38,11 @@ def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tu
         UsageError: if something does not fit.
     """
     _check_nesting(layers)
+    if not len(example):
+        raise UsageError(f"the first batch, of shape {tuple(example.shape)}, is empty; give at least one sample.")
     modes = [(module, module.training) for module in body.modules()]
     body.eval()
-    for module in body.modules():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            # Its fast path for inference would read the weights of its linear layers, which a routed one has not.
-            module.activation_relu_or_gelu = 0
+    _avoid_fast_paths(body)
     probing = Probing(layers)
     try:
         with torch.no_grad(), probing:
@@ -65,6 +64,16 @@ def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tu
         names = [name for name, module in body.named_modules() if any(module is layer for layer in unused)]
         raise UsageError(f"{type(body).__name__} does not call its routed layers {', '.join(names)}; remove them.")
     return probing.calls, output[:1]
+
+
+def _avoid_fast_paths(body: nn.Module) -> None:
+    """Torch's transformers have fast paths for inference, which read weights of linear layers that a routed one has not."""
+    for module in body.modules():
+        routed = any(isinstance(part, RoutedLayer) for part in module.modules())
+        if routed and isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        if routed and isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
 
 
 def _check_nesting(layers: Sequence[RoutedLayer]) -> None:

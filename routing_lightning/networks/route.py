@@ -1,7 +1,7 @@
 """Routing through named parts of any network."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from torch import Tensor, nn
@@ -60,35 +60,38 @@ def replace_by_routed(module: nn.Module, layers: Mapping[str, int], init: Init =
     """
     if init not in ("fresh", "copy"):
         raise UsageError(f"init is {init!r}; give 'fresh' or 'copy'.")
-    parts = dict(module.named_modules())
-    for name, count in layers.items():
+    parts = dict(module.named_modules(remove_duplicate=False))
+    for name, count in layers.items():  # all of them first: a mistake leaves the network as it was
         if not name or name not in parts:
             known = ", ".join(part for part, _ in module.named_children())
             raise UsageError(f"{type(module).__name__} has no part {name!r} to route; give names such as {known}.")
         outer = [other for other in layers if name.startswith(f"{other}.")]
         if outer:
             raise UsageError(f"layers names both {outer[0]} and {name}, which lies within it; give one of the two.")
-        parent, _, child = name.rpartition(".")
-        setattr(parts[parent], child, RoutedLayer(blocks_like(parts[name], name, count, init)))
+        if count < 1:
+            raise UsageError(f"layers gives {name} {count} blocks; give at least 1.")
+        if init == "fresh":
+            check_can_be_drawn(parts[name], name)
+    for name, count in layers.items():
+        made = RoutedLayer(blocks_like(parts[name], count, init))
+        for other, part in parts.items():  # a part may stand in the network under several names
+            if part is parts[name]:
+                parent, _, child = other.rpartition(".")
+                setattr(parts[parent], child, made)
     return module
 
 
-def blocks_like(part: nn.Module, name: str, count: int, init: Init) -> Blocks:
-    """A set of blocks like a part of a network.
+def blocks_like(part: nn.Module, count: int, init: Init) -> Blocks:
+    """A set of blocks like a part of a network, of its type and on its device.
 
     Args:
         part: the part.
-        name: its name, for errors.
         count: number of blocks, at least 1.
         init: see :func:`replace_by_routed`.
-
-    Raises:
-        UsageError: if the number is below 1, or weights cannot be drawn anew.
     """
-    if count < 1:
-        raise UsageError(f"layers gives {name} {count} blocks; give at least 1.")
     if type(part) is nn.Linear and part.bias is not None:
-        linear = LinearBlocks(count, part.in_features, part.out_features, relu=False)
+        linear = LinearBlocks(count, part.in_features, part.out_features, relu=False).to(part.weight)
+        linear.requires_grad_(part.weight.requires_grad)
         if init == "copy":
             for block in range(count):
                 weight, bias = linear.linear(block)
@@ -98,12 +101,19 @@ def blocks_like(part: nn.Module, name: str, count: int, init: Init) -> Blocks:
     copies = [copy.deepcopy(part) for _ in range(count)]
     if init == "fresh":
         for made in copies:
-            draw_anew(made, name)
+            for module in made.modules():
+                if (reset := own_reset(module)) is not None:
+                    reset()
     return ModuleBlocks(copies)
 
 
-def draw_anew(module: nn.Module, name: str) -> None:
-    """Draws all parameters of a module anew, as its parts do when they are made.
+def own_reset(module: nn.Module) -> Callable[[], None] | None:
+    """What draws a module's own parameters anew, as when it was made; None if it does not say."""
+    return getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+
+
+def check_can_be_drawn(module: nn.Module, name: str) -> None:
+    """Checks that all parameters of a module can be drawn anew.
 
     Args:
         module: the module.
@@ -113,10 +123,7 @@ def draw_anew(module: nn.Module, name: str) -> None:
         UsageError: if a part with parameters does not say how (it has no ``reset_parameters``).
     """
     for part in module.modules():
-        reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-        if reset is not None:
-            reset()
-        elif list(part.parameters(recurse=False)):
+        if own_reset(part) is None and list(part.parameters(recurse=False)):
             raise UsageError(
                 f"{name} holds a {type(part).__name__}, which has no reset_parameters to draw its weights anew; give "
                 "it one, or set init to 'copy'."

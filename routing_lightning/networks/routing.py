@@ -42,7 +42,7 @@ class RoutingNetwork(nn.Module):
         self.router = router
         self.num_tasks = num_tasks
         # Plain lists, so that the layers keep one name each.
-        self.layers = [module for module in body.modules() if isinstance(module, RoutedLayer)]
+        self.layers = list(dict.fromkeys(routed_layers(body)))
         self.calls: list[RoutedLayer] = []
         if not self.layers:
             raise UsageError(f"{type(body).__name__} holds no routed layer; give at least 1, or use route().")
@@ -93,6 +93,8 @@ class RoutingNetwork(nn.Module):
             self.build(x)
         explore = self.training if explore is None else explore
         tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else tasks.cpu()
+        if len(tasks) and not (int(tasks.min()) >= 0 and int(tasks.max()) < self.num_tasks):
+            raise UsageError(f"tasks are {int(tasks.min())}..{int(tasks.max())}; give 0..{self.num_tasks - 1}.")
         trace = self.router.start(tasks, explore=explore, generator=generator)
         with RoutingPass(self, trace) as routing:
             x = self.body(x)
@@ -141,6 +143,15 @@ class RoutingNetwork(nn.Module):
         """Forgets which blocks got a sample."""
         for layer in self.layers:
             layer.blocks.reset_active()
+
+
+def routed_layers(module: nn.Module) -> Iterator[RoutedLayer]:
+    """The routed layers in a module, but for those of a routing network within it, which serves them itself."""
+    if isinstance(module, RoutedLayer):
+        yield module
+    if not isinstance(module, RoutingNetwork):
+        for child in module.children():
+            yield from routed_layers(child)
 
 
 class RoutingPass(OpenPass):

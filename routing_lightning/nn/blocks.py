@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.dispatch import Route, routed_linear
@@ -151,10 +152,10 @@ class LinearBlocks(Blocks):
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
         """Affine maps, and ReLU: (N, ..., in_features) -> (N, ..., out_features)."""
-        if not route.blocks:
+        if not x.numel():
             return x.new_zeros(*x.shape[:-1], cast(int, self.out_features)) + x.sum()
         blocks = self._parameters_of(route.blocks)
-        if x.dim() == 2:
+        if x.dim() <= 2:
             return routed_linear(x, route, blocks, self.relu)
         rows = routed_linear(x.flatten(0, -2), route.repeat(x[0, ..., 0].numel()), blocks, self.relu)
         return rows.unflatten(0, x.shape[:-1])
@@ -162,8 +163,8 @@ class LinearBlocks(Blocks):
     def single(self, block: int) -> nn.Module:
         """The block as ``nn.Linear``, and ``nn.ReLU`` where it ends with one."""
         weight, bias = self.linear(block)
-        linear = nn.Linear(*weight.t().shape)
-        # With the weight's layout too, so that the products are the same to the bit.
+        linear = skip_init(nn.Linear, *weight.t().shape)
+        # With the weight's layout too: without gradient the products are then the same to the bit.
         linear.weight, linear.bias = nn.Parameter(weight.detach().clone()), nn.Parameter(bias.detach().clone())
         return nn.Sequential(linear, nn.ReLU()) if self.relu else linear
 

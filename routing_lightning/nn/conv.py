@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils import skip_init
 
 from routing_lightning.errors import UsageError
 from routing_lightning.nn import compiled
@@ -349,7 +350,8 @@ class ConvBlocks(Blocks):
         In evaluation it gives what the block gives.
         """
         weight = self.blocks[block].detach()
-        conv = nn.Conv2d(*weight.shape[1::-1], weight.shape[-1], padding=weight.shape[-1] // 2, bias=self.kind == "none")
+        size = weight.shape[-1]
+        conv = skip_init(nn.Conv2d, *weight.shape[1::-1], size, padding=size // 2, bias=self.kind == "none")
         conv.weight = nn.Parameter(weight.clone())
         layers: list[nn.Module] = [conv]
         if conv.bias is not None:

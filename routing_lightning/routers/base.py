@@ -125,8 +125,10 @@ class Router(nn.Module):
         """Gives the router its final shape; called once, by the network that it routes.
 
         Raises:
-            UsageError: if the router cannot serve such a network.
+            UsageError: if the router cannot serve such a network, or serves one already.
         """
+        if hasattr(self, "spec"):
+            raise UsageError(f"this {type(self).__name__} serves a network already; make a router for each network.")
         self.spec = spec
 
     def start(self, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None) -> Trace:

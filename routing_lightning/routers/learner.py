@@ -91,7 +91,7 @@ class Learner(HostModule):
         """Loss of a trace with ``returns``, for learners that follow a gradient."""
         raise TypeError(f"learner {type(self).__name__} does not say what it minimises: override loss")
 
-    def step(self, trace: Trace) -> None:
+    def step(self, policy: Policy, trace: Trace) -> None:
         """Steps the optimizer with the gradient of a trace's loss, for learners that follow a gradient."""
         raise TypeError(f"learner {type(self).__name__} follows no gradient")
 
@@ -147,24 +147,22 @@ class GradientLearner(Learner):
 
     def learn(self, policy: Policy, trace: Trace) -> None:
         """One optimizer step."""
-        if self.optimizer is None:
-            self.configure(policy)
-        assert self.optimizer is not None
-        self.optimizer.zero_grad()
+        optimizer = self.optimizer or self.configure(policy)[0]
+        optimizer.zero_grad()
         with torch.enable_grad():
             self.loss(policy, trace).backward()
-        self.step(trace)
+        self.step(policy, trace)
 
-    def step(self, trace: Trace) -> None:
+    def step(self, policy: Policy, trace: Trace) -> None:
         """Steps the optimizer with the gradient of a trace's loss, which is there already."""
-        assert self.optimizer is not None
-        for parameter, state in self.optimizer.state.items():
+        optimizer = self.optimizer or self.configure(policy)[0]
+        for parameter, state in optimizer.state.items():
             for name, value in state.items():
                 # Lightning moves restored states to the model's device, but a table stays on the host.
                 if isinstance(value, Tensor) and value.dim() > 0 and value.device != parameter.device:
                     state[name] = value.to(parameter.device)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 class BaselineLearner(GradientLearner):

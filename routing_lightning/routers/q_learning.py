@@ -161,7 +161,7 @@ class ApproximateQLearning(EpsilonGreedy, GradientLearner):
         assert isinstance(total, Tensor)
         return total / len(actions)
 
-    def step(self, trace: Trace) -> None:
+    def step(self, policy: Policy, trace: Trace) -> None:
         """Steps the optimizer and counts the samples."""
-        super().step(trace)
+        super().step(policy, trace)
         self.seen += len(trace.actions)

@@ -44,9 +44,9 @@ class REINFORCE(BaselineLearner):
         assert isinstance(total, Tensor)
         return total / len(trace.actions)
 
-    def step(self, trace: Trace) -> None:
+    def step(self, policy: Policy, trace: Trace) -> None:
         """Steps the optimizer, then moves the running averages to the batch's mean return of each agent and depth."""
-        super().step(trace)
+        super().step(policy, trace)
         if not self.baseline:
             return
         assert trace.returns is not None

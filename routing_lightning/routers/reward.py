@@ -207,7 +207,7 @@ class RewardRouter(Router):
             if not self.joint:
                 decider.learner.learn(decider.policy, part)
             else:
-                decider.learner.step(part)
+                decider.learner.step(decider.policy, part)
 
 
 def _known(value: Tensor | None) -> Tensor:

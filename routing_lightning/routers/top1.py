@@ -58,7 +58,7 @@ class Top1Router(Router):
         """The load-balancing loss, summed over the depths."""
         loss = torch.zeros((), device=trace.scores[0].device)
         for probabilities in trace.scores:
-            count = probabilities.shape[1]
-            share = torch.bincount(probabilities.argmax(1), minlength=count) / len(probabilities)
-            loss = loss + self.alpha * count * (share * probabilities.mean(0)).sum()
+            samples, count = max(1, len(probabilities)), probabilities.shape[1]
+            share = torch.bincount(probabilities.argmax(1), minlength=count) / samples
+            loss = loss + self.alpha * count * (share * probabilities.sum(0) / samples).sum()
         return loss

@@ -132,7 +132,6 @@ def test_fresh_feed_forward_parts_follow_the_trace(activation):
             torch.testing.assert_close(y[n : n + 1], alone(x[n : n + 1]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="TransformerEncoder.forward reads the weight of linear1 to choose its fast path")
 def test_a_transformer_may_be_masked():
     """A padding mask in evaluation is the other way to the fast path."""
 
@@ -198,7 +197,6 @@ def test_replacing_gives_the_network_itself():
     assert replace_by_routed(made, {"0": 2}) is made and isinstance(made[0], RoutedLayer)
 
 
-@pytest.mark.xfail(strict=True, reason="LinearBlocks are made in float32 on the host whatever the part")
 @pytest.mark.parametrize("init", ["fresh", "copy"])
 @pytest.mark.parametrize("kind", [torch.float64, torch.device("meta")])
 def test_precision_and_device_of_the_parts_stay(kind, init):
@@ -239,7 +237,6 @@ def test_what_cannot_be_routed_is_refused(layers, options, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.xfail(strict=True, reason="parts before the one that is refused are replaced already")
 @pytest.mark.parametrize("layers", [{"0": 2, "7": 2}, {"0": 2, "2": 0}, {"3": 2, "3.0": 2}])
 def test_what_is_refused_leaves_the_network_as_it_was(layers):
     made = sequential()

@@ -272,7 +272,6 @@ def test_a_routing_network_may_be_called_inside_anothers_body():
     assert torch.equal(y, made.last.blocks(middle, trace.actions[:, 1]))
 
 
-@pytest.mark.xfail(strict=True, reason="the outer network takes the inner one's layers for its own, and refuses them")
 def test_a_routing_network_may_be_a_part_of_anothers_body():
     torch.manual_seed(0)
     inner = uncertain(network(1))

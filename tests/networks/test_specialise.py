@@ -151,7 +151,6 @@ def test_making_it_leaves_the_original_alone():
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-@pytest.mark.xfail(strict=True, reason="LinearBlocks.single draws the weights of an nn.Linear before it replaces them")
 def test_making_it_draws_no_noise():
     net = network(ALL_FC(), FixedRoutes())
     noise = torch.get_rng_state()

@@ -86,7 +86,7 @@ def test_sequences_equal_the_loop_over_samples(way, seed, count, inner, relu, ma
     "shape",
     [
         (0, 3, 5),
-        pytest.param((2, 0, 5), marks=pytest.mark.xfail(run=False, reason="the compiled loop crashes the process")),
+        (2, 0, 5),
     ],
 )
 def test_empty_sequences_give_empty_outputs(shape):

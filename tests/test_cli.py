@@ -24,7 +24,11 @@ def short_fit(folder: Path, *options: str):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """Folder of a short run of the digits; its checkpoint lies below."""
-    cli = short_fit(tmp_path_factory.mktemp("run"), "--model.init_args.network.init_args.hidden=16", "--data.init_args.batch_size=32")
+    cli = short_fit(
+        tmp_path_factory.mktemp("run"),
+        "--model.init_args.network.init_args.hidden=16",
+        "--data.init_args.batch_size=32",
+    )
     return Path(cli.trainer.log_dir)
 
 
@@ -110,7 +114,10 @@ def refused(capsys, *words: str) -> str:
     ("option", "message"),
     [
         ("--model.init_args.network.init_args.depth=0", "depth of the network is 0"),
-        ("--model.init_args.network.init_args.depth=x", "model.network.depth: Expected a <class 'int'>. Got value: x .opt"),
+        (
+            "--model.init_args.network.init_args.depth=x",
+            "model.network.depth: Expected a <class 'int'>. Got value: x .opt",
+        ),
         (
             "--model.init_args.network.init_args.features.init_args.filters=x",
             "model.network.features.filters: Expected a <class 'int'>. Got value: x .opt",

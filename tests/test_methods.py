@@ -121,7 +121,7 @@ def test_what_the_page_says_of_a_router_is_what_its_config_holds(row):
     part = init_args(row)["router"]
     assert row["router"] == name_of(part)
     if row["router"] != "RewardRouter":
-        assert [row[name] for name in ("agents", "policy", "learner")] == ["–"] * 3
+        assert [row[name] for name in ("agents", "policy", "learner")] == [""] * 3
         return
     router = part["init_args"]
     agents = {"per_task": "one per task", "dispatched": "one per task + dispatcher", "single": "1"}

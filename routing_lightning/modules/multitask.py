@@ -31,7 +31,7 @@ class MultiTaskClassifier(TaskClassifier):
         num_classes: C, the largest number of labels of a task, at least 2.
         image_shape: channels, height and width of the images.
         network: makes the network from the size of the feature vector, T and C, for instance the class
-            :class:`~routing_lightning.nn.TaskSpecific`.
+            :class:`~routing_lightning.networks.TaskSpecific`.
         features: makes the features from ``image_shape``: a module that maps images to vectors of ``out_features``.
         shared_features: whether all tasks share the features; otherwise each has its own, with the same first weights.
             They then normalise over the batch's samples of their task: enlarge the batch so that there are some.

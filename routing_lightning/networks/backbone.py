@@ -52,7 +52,8 @@ class RoutedBackbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits: images (N, 3, H, W) -> (N, num_classes)."""
-        return self.body(images)
+        logits: Tensor = self.body(images)
+        return logits
 
 
 def pretrained(name: str, weights: str, num_classes: int) -> nn.Module:
@@ -69,7 +70,7 @@ def pretrained(name: str, weights: str, num_classes: int) -> nn.Module:
     try:
         if Path(weights).suffix in (".pth", ".pt"):
             state = torch.load(Path(weights).expanduser(), map_location="cpu", weights_only=True)
-            body = get_model(name)
+            body: nn.Module = get_model(name)
             body.load_state_dict(state)
         else:
             body = get_model(name, weights=weights)

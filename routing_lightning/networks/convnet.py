@@ -37,9 +37,7 @@ class SimpleConvNet(nn.Module):
         UsageError: if a value is below 1.
     """
 
-    def __init__(
-        self, image_shape: tuple[int, int, int] = (3, 32, 32), filters: int = 32, num_layers: int = 4
-    ) -> None:
+    def __init__(self, image_shape: tuple[int, int, int] = (3, 32, 32), filters: int = 32, num_layers: int = 4) -> None:
         super().__init__()
         check_image_shape(image_shape)
         for name, value in (("filters", filters), ("num_layers", num_layers)):
@@ -76,4 +74,5 @@ class SimpleConvNet(nn.Module):
                 f"the images are {tuple(images.shape[1:])} (channels, height, width) but the features expect "
                 f"{self.image_shape}; set image_shape of the model to that of the data."
             )
-        return self.layers(images).flatten(1)
+        maps: Tensor = self.layers(images)
+        return maps.flatten(1)

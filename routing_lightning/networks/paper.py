@@ -73,9 +73,7 @@ class RoutingAllFC(nn.Sequential):
         allow_pass: bool = False,
     ) -> None:
         if recurrent_steps < 0 or (recurrent_steps > 0 and depth != 3):
-            raise UsageError(
-                f"recurrent_steps is {recurrent_steps} with {depth} layers; give 0, or more with depth 3."
-            )
+            raise UsageError(f"recurrent_steps is {recurrent_steps} with {depth} layers; give 0, or more with depth 3.")
         if allow_pass and not recurrent_steps:
             raise UsageError("allow_pass is true but nothing is recurrent; set recurrent_steps to at least 1.")
         front = features(image_shape)
@@ -157,4 +155,3 @@ def routed_fc(
     sizes = layer_sizes(in_features, num_tasks, num_classes, hidden, depth)
     counts = blocks_per_layer(num_blocks, num_tasks, depth)
     return [RoutedLayer(LinearBlocks(count, *size)) for count, size in zip(counts, sizes, strict=True)]
-

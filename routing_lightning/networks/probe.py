@@ -67,7 +67,7 @@ def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tu
 
 
 def _avoid_fast_paths(body: nn.Module) -> None:
-    """Torch's transformers have fast paths for inference, which read weights of linear layers that a routed one has not."""
+    """Keeps torch's transformers from fast paths that read the weights of linear layers: a routed one has none."""
     for module in body.modules():
         routed = any(isinstance(part, RoutedLayer) for part in module.modules())
         if routed and isinstance(module, nn.TransformerEncoderLayer):
@@ -111,7 +111,7 @@ class Probing(OpenPass):
             raise UsageError(
                 f"{where} gets activations {tuple(x.shape)} for 2 samples; the first dimension must be the batch."
             )
-        outputs = []
+        outputs: list[Tensor] = []
         for block in range(layer.blocks.num_blocks):
             try:
                 outputs.append(layer.blocks(x, torch.full((2,), block)))

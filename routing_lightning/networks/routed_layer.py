@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -84,6 +84,9 @@ def _pass_of(layer: RoutedLayer) -> Pass:
     return found
 
 
+OwnPass = TypeVar("OwnPass", bound="OpenPass")
+
+
 class OpenPass:
     """Base of passes: a context in which routed layers find it."""
 
@@ -99,10 +102,12 @@ class OpenPass:
         """The layer's output."""
         raise TypeError(f"{type(self).__name__} does not say what a layer gives: override apply")
 
-    def __enter__(self) -> "OpenPass":
+    def __enter__(self: OwnPass) -> OwnPass:
         self.outer = _current.get()
         _current.set(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _current.set(self.outer)

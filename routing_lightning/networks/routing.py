@@ -185,7 +185,7 @@ class RoutingPass(OpenPass):
         decision = self.router.decide(self.trace, state, depth)
         actions = decision.actions.cpu()
         self.actions.append(actions)
-        y = layer.blocks(x, actions)
+        y: Tensor = layer.blocks(x, actions)
         if decision.weight is None:
             return y
         return y * decision.weight.to(y).view(-1, *[1] * (y.dim() - 1))
@@ -207,6 +207,8 @@ class Scale(nn.Module):
     Args:
         factor: a scalar.
     """
+
+    factor: Tensor
 
     def __init__(self, factor: Tensor) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ class _Reorder(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         order, inverse = ctx.saved_tensors
         return reorder(grad, inverse, order), None, None
 
@@ -158,7 +158,7 @@ class LinearBlocks(Blocks):
         if x.dim() <= 2:
             return routed_linear(x, route, blocks, self.relu)
         rows = routed_linear(x.flatten(0, -2), route.repeat(x[0, ..., 0].numel()), blocks, self.relu)
-        return rows.unflatten(0, x.shape[:-1])
+        return rows.view(*x.shape[:-1], -1)
 
     def single(self, block: int) -> nn.Module:
         """The block as ``nn.Linear``, and ``nn.ReLU`` where it ends with one."""
@@ -211,7 +211,8 @@ class ModuleBlocks(Blocks):
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
         """Calls the module of each block in use; for an empty batch the first, which knows the shape of the output."""
         if len(route.blocks) <= 1:
-            return self.blocks[route.blocks[0] if route.blocks else 0](x)
+            alone: Tensor = self.blocks[route.blocks[0] if route.blocks else 0](x)
+            return alone
         pieces = reorder(x, route.order, route.inverse).split(route.sizes)
         outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
         return reorder(torch.cat(outputs), route.inverse, route.order)

@@ -226,7 +226,7 @@ def _product(rows):  # type: ignore[no-untyped-def]
     return add_product
 
 
-_add_tile, _add_row = _product(TILE), _product(1)
+_add_tile, _add_row = _product(TILE), _product(1)  # type: ignore[no-untyped-call]
 _FLOAT = 4  # bytes
 
 

@@ -314,13 +314,14 @@ class ConvBlocks(Blocks):
         """Normalises sorted samples (N, out_channels, height, width)."""
         if self.norm is not None:
             if y.numel() > self.out_channels or not self.training:
-                return self.norm(y)
+                return cast(Tensor, self.norm(y))
             # A single value per channel has no variance; nn.BatchNorm2d would refuse it.
             norm = self.norm
             return F.batch_norm(y, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
         if self.kind == "group":
             if len(route.blocks) == 1:
-                return F.group_norm(y, self.groups, *self._of(self.affine, route.blocks)[0], eps=self.eps)
+                scale, shift = self._of(self.affine, route.blocks)[0]
+                return F.group_norm(y, self.groups, scale, shift, self.eps)
             scale, shift = self._per_sample(route, y.dtype).unbind(1)
             return torch.addcmul(shift, F.group_norm(y, self.groups, eps=self.eps), scale)
         if self.kind == "block":
@@ -345,7 +346,7 @@ class ConvBlocks(Blocks):
         return found
 
     def single(self, block: int) -> nn.Module:
-        """The block as ordinary modules: convolution, normalisation, pooling where the picture is larger than one pixel, ReLU.
+        """The block as ordinary modules: convolution, normalisation, pooling, ReLU.
 
         In evaluation it gives what the block gives.
         """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ class Route:
     @cached_property
     def sizes(self) -> list[int]:
         """How many samples each block in use got."""
-        return self.counts.tolist()
+        return [int(count) for count in self.counts]
 
     @cached_property
     def order(self) -> Tensor:
@@ -75,7 +75,7 @@ class Route:
         return torch.from_numpy(inverse).to(self.device, non_blocking=True)
 
     def repeat(self, count: int) -> "Route":
-        """The route of as many rows per sample, side by side, for activations (N, count, ...) taken as (N count, ...)."""
+        """The route of as many rows per sample, side by side, for activations (N, count, ...) as (N * count, ...)."""
         order = (self.host_order[:, None] * count + np.arange(count)).ravel()
         return Route(self.device, order, self.blocks, self.counts * count, self.passed * count)
 
@@ -252,9 +252,9 @@ def routed_linear(x: Tensor, route: Route, blocks: Sequence[Tensor], relu: bool)
             raise UsageError(f"a layer of {blocks[0].dtype} got activations of {x.dtype}; convert one of them.")
         if len(blocks) == 1 and not torch.is_grad_enabled():
             return _one_block(x, blocks[0], relu)
-        return fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks)
+        return cast(Tensor, fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks))
     with torch.autocast(kind, enabled=False):
         x = x.to(torch.get_autocast_dtype(kind))
         if len(blocks) == 1 and not torch.is_grad_enabled():
             return _one_block(x, blocks[0], relu)
-        return fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks)
+        return cast(Tensor, fastest_way(x, route, blocks[0]).apply(x, route, relu, *blocks))

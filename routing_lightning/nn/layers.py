@@ -109,4 +109,5 @@ class TaskMLP(nn.Module):
     def forward(self, x: Tensor, tasks: Tensor) -> Tensor:
         """Scores: v (N, in_features), tasks (N,) int64 on any device -> (N, out_features)."""
         one_hot = F.one_hot(tasks.to(x.device), self.num_tasks).to(x.dtype)
-        return self.out(F.relu(self.hidden(torch.cat([x, one_hot], dim=1))))
+        scores: Tensor = self.out(F.relu(self.hidden(torch.cat([x, one_hot], dim=1))))
+        return scores

@@ -2,7 +2,6 @@
 
 import copy
 
-import torch
 from torch import Tensor, nn
 
 FEW_VALUES = 16

@@ -39,7 +39,8 @@ def action_labels(num_actions: int, num_blocks: int) -> list[str]:
 def shares(counts: np.ndarray) -> np.ndarray:
     """How samples spread over the last axis, which then sums to 1; 0 where there is no sample."""
     totals = counts.sum(-1, keepdims=True)
-    return np.divide(counts, totals, out=np.zeros(counts.shape, np.float32), where=totals > 0)
+    found: np.ndarray = np.divide(counts, totals, out=np.zeros(counts.shape, np.float32), where=totals > 0)
+    return found
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -110,7 +111,8 @@ class RouteRecord:
         """Counts of the latest snapshots that together hold this portion of all training samples: (T, D, K) int64."""
         samples = self.counts.sum((1, 2, 3))
         missing = np.cumsum(samples[::-1])[::-1] - samples  # samples after each snapshot
-        return self.counts[missing < portion * samples.sum()].sum(0)
+        latest: np.ndarray = self.counts[missing < portion * samples.sum()]
+        return np.asarray(latest.sum(0))
 
     def map_routes(self) -> tuple[np.ndarray, np.ndarray, int]:
         """Routes (P, 1 + D), samples that take each (P,), and their optimizer step, for the routing map.

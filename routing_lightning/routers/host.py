@@ -25,4 +25,5 @@ class FixedPrecisionModule(nn.Module):
             # What happens to an empty piece tells the device; converting and converting back would lose digits.
             return tensor.to(fn(tensor.detach().flatten()[:0]).device)
 
-        return super()._apply(move, recurse)
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        return self

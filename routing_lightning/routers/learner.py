@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -14,7 +14,7 @@ from routing_lightning.routers.base import Trace
 from routing_lightning.routers.host import HostModule
 from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
 
-OptimizerMaker = Callable[[Iterable], Optimizer]
+OptimizerMaker = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerMaker = Callable[[Optimizer], LRScheduler]
 
 

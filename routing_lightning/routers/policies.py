@@ -151,7 +151,8 @@ class MLPPolicy(FixedPrecisionModule, Policy):
         if self.shared:
             parts.append(one_hot(tasks.new_full(tasks.shape, depth), self.depth).float().to(state.device))
         with torch.autocast(state.device.type, enabled=False):
-            return self.second[network](self.first[network](torch.cat(parts, 1), agents), agents)
+            found: Tensor = self.second[network](self.first[network](torch.cat(parts, 1), agents), agents)
+            return found
 
     def scores_of(self, trace: Trace) -> list[Tensor]:
         """Scores of all decisions of a trace: D tensors (N, K_d)."""

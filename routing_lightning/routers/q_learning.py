@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
-from routing_lightning.routers.learner import GradientLearner, Learner, OptimizerMaker, SchedulerMaker, existing
-from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
 from routing_lightning.routers.base import Trace
+from routing_lightning.routers.learner import GradientLearner, Learner, OptimizerMaker, SchedulerMaker, existing
+from routing_lightning.routers.policies import Policy, TabularPolicy
 
 
 @numba.njit(cache=True, nogil=True)
@@ -30,7 +30,7 @@ def _q_loop(table, agents, actions, rewards, final_reward, sizes, rate, gamma): 
 
 
 class EpsilonGreedy(Learner):
-    """Epsilon-greedy exploration, epsilon annealed linearly over the samples seen (the paper does not say: docs/paper.md, reading 21).
+    """Epsilon-greedy exploration, epsilon annealed linearly over the samples seen (docs/paper.md, reading 21).
 
     Args:
         epsilon_start: epsilon at the start, in [0, 1].
@@ -128,8 +128,6 @@ class ApproximateQLearning(EpsilonGreedy, GradientLearner):
     Raises:
         UsageError: if a value is out of its range.
     """
-
-    policies = (MLPPolicy, TabularPolicy)
 
     def __init__(
         self,

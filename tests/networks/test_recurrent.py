@@ -1,4 +1,4 @@
-"""Recurrent routing and PASS (paper, appendix; NOTES 20)."""
+"""Recurrent routing and PASS (paper, appendix; docs/paper.md, reading 20)."""
 
 import pytest
 import torch

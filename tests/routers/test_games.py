@@ -1,4 +1,4 @@
-"""Two WPL learners that sample their actions, against the known equilibria of matrix games (NOTES 2)."""
+"""Two sampling WPL learners against the known equilibria of matrix games (docs/paper.md, reading 2)."""
 
 import numba
 import numpy as np

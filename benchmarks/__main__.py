@@ -5,6 +5,7 @@ Example:
     python -m benchmarks step wpl --quick         # two of them, a first look
     python -m benchmarks step --device cuda
     python -m benchmarks fit input --root data    # on real data
+    python -m benchmarks gpu --device cuda --root data    # all that needs a GPU, within 8 minutes
 
 Each writes a JSON and a Markdown file to ``benchmarks/results``.
 """
@@ -18,19 +19,20 @@ import torch
 from benchmarks.harness import Options, write
 from routing_lightning.allocator import keep_freed_memory
 
-NAMES = ("step", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy", "conv")
+NAMES = ("step", "conv", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy")
+APART = ("gpu",)  # runs when it is named
 
 
 def main() -> None:
     """Runs the named benchmarks one after the other."""
     parser = argparse.ArgumentParser("benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"any of {', '.join(NAMES)}; all by default")
+    parser.add_argument("names", nargs="*", help=f"any of {', '.join([*NAMES, *APART])}; by default all but gpu")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch, 1 by default")
     parser.add_argument("--quick", action="store_true", help="rougher, and without the largest sizes")
     parser.add_argument("--root", help="folder of CIFAR for fit, input, ddp and accuracy; noise by default")
     words = parser.parse_args()
-    unknown = set(words.names) - set(NAMES)
+    unknown = set(words.names) - {*NAMES, *APART}
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; give any of {', '.join(NAMES)}")
     if words.threads < 1:

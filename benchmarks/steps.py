@@ -1,7 +1,6 @@
 """Training steps of the networks that are compared, in plain PyTorch: all see the same batch in the same way."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.metrics import TaskMetrics
 from routing_lightning.networks import RoutingAllFC, RoutingNetwork, SimpleConvNet
-from routing_lightning.routers import WPL, RewardRouter, TabularPolicy, correctness_reward
+from routing_lightning.routers import WPL, RewardRouter, TabularPolicy, Trace, correctness_reward
 
 CLASSES = 5
 HIDDEN = 128
@@ -91,16 +90,20 @@ class RoutedStep:
         self.shared = [parameter for parameter in self.network.parameters() if id(parameter) not in owned]
         self.optimizer = sgd([*self.shared, *self.network.block_parameters()])
 
-    def __call__(self, batch: Batch) -> Any:
+    def __call__(self, batch: Batch, scaler: torch.amp.GradScaler | None = None) -> Trace:
         images, tasks, labels = batch
         logits, trace = self.network(images, tasks, explore=True)
         hits = logits.argmax(1) == labels
-        loss = cross_entropy(logits, labels)
-        loss.backward()
+        loss = cross_entropy(logits.float(), labels)
+        (loss if scaler is None else scaler.scale(loss)).backward()
         group = self.optimizer.param_groups[0]
         everything = group["params"]
         group["params"] = [*self.shared, *self.network.active_parameters()]
-        self.optimizer.step()
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
+            scaler.update()
         for parameter in group["params"]:
             parameter.grad = None
         group["params"] = everything

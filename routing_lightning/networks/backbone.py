@@ -1,6 +1,7 @@
 """Networks of torchvision with routed parts."""
 
 from pathlib import Path
+from typing import Literal
 from urllib.error import URLError
 
 import torch
@@ -9,6 +10,7 @@ from torchvision.models import get_model, list_models
 
 from routing_lightning.errors import UsageError
 from routing_lightning.networks.route import Init, replace_by_routed
+from routing_lightning.networks.routed_layer import RoutedLayer
 
 
 class RoutedBackbone(nn.Module):
@@ -23,6 +25,8 @@ class RoutedBackbone(nn.Module):
         weights: pretrained weights: torchvision's name of them, such as ``IMAGENET1K_V1`` or ``DEFAULT`` (downloaded
             once), or the path of a file with a state dict. The classification layer is new in any case. None: none.
         init: first weights of the blocks: ``"fresh"``, each its own, or ``"copy"``, all equal to those of the network.
+        trainable: what learns: ``"all"``, or ``"routed"``: the routed layers alone, while all else stays as it is, its
+            batch statistics too.
 
     Attributes:
         body: the network.
@@ -40,8 +44,11 @@ class RoutedBackbone(nn.Module):
         name: str = "resnet18",
         weights: str | None = None,
         init: Init = "fresh",
+        trainable: Literal["all", "routed"] = "all",
     ) -> None:
         super().__init__()
+        if trainable not in ("all", "routed"):
+            raise UsageError(f"trainable is {trainable!r}; give 'all' or 'routed'.")
         if name not in list_models():
             raise UsageError(f"torchvision has no network {name!r}; give one of torchvision.models.list_models().")
         if image_shape[0] != 3:
@@ -49,6 +56,23 @@ class RoutedBackbone(nn.Module):
         body = get_model(name, num_classes=num_classes) if weights is None else pretrained(name, weights, num_classes)
         counts = {part: num_tasks if count is None else count for part, count in layers.items()}
         self.body = replace_by_routed(body, counts, init)
+        self.frozen = trainable == "routed"
+        if self.frozen:
+            self.body.requires_grad_(False)
+            for layer in self._routed():
+                layer.requires_grad_(True)
+
+    def _routed(self) -> list[RoutedLayer]:
+        return [module for module in self.body.modules() if isinstance(module, RoutedLayer)]
+
+    def train(self, mode: bool = True) -> "RoutedBackbone":
+        """Sets the mode; what does not learn stays in evaluation mode."""
+        super().train(mode)
+        if self.frozen:
+            self.body.eval()
+            for layer in self._routed():
+                layer.train(mode)
+        return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits: images (N, 3, H, W) -> (N, num_classes)."""

@@ -35,10 +35,12 @@ def blocks_per_layer(num_blocks: int | Sequence[int] | None, num_tasks: int, dep
         UsageError: if the numbers do not fit.
     """
     count = num_tasks if num_blocks is None else num_blocks
-    counts = [count] * depth if isinstance(count, int) else list(count)
+    counts = [count] * depth if isinstance(count, int) else count
+    if not isinstance(counts, (list, tuple)) or not all(type(one) is int for one in counts):
+        raise UsageError(f"num_blocks is {num_blocks!r}; give a whole number, one per layer, or null for one per task.")
     if len(counts) != depth:
         raise UsageError(f"num_blocks lists {len(counts)} layers but there are {depth}; give one number per layer.")
-    return counts
+    return list(counts)
 
 
 class RoutingAllFC(nn.Sequential):

@@ -25,11 +25,13 @@ class Call(NamedTuple):
 def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tuple[list[Call], Tensor]:
     """Sends one example through a network, in evaluation mode; each routed layer tries all its blocks.
 
+    A second, short pass with another number of samples finds out a body that moves the batch away from the first
+    dimension.
+
     Args:
         body: the network.
         layers: its routed layers.
-        example: inputs (N, ...), N at least 1, of which the first is used, twice, so that a body that moves the batch
-            away from the first dimension is found out.
+        example: inputs (N, ...), N at least 1, of which the first is used.
 
     Returns:
         The calls of routed layers, in order, and the body's output (1, ...).
@@ -43,13 +45,19 @@ def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tu
     modes = [(module, module.training) for module in body.modules()]
     body.eval()
     _avoid_fast_paths(body)
-    probing = Probing(layers)
+    probing = Probing(layers, samples=2, thorough=True)
     try:
-        with torch.no_grad(), probing:
-            output = body(example[:1].expand(2, *example.shape[1:]))
+        for tried in (probing, Probing(layers, samples=3, thorough=False)):
+            with torch.no_grad(), tried:
+                output = body(example[:1].expand(tried.samples, *example.shape[1:]))
     except UsageError:
         raise
-    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if RoutedLayer.__name__ in str(error):
+            raise UsageError(
+                f"{type(body).__name__} uses a routed layer as more than a module that takes one tensor and gives one "
+                f"({_line(error)}); route parts that are called as layer(x), such as those within it."
+            ) from error
         raise UsageError(
             f"{type(body).__name__} cannot take an example of shape {tuple(example.shape[1:])} ({_line(error)}); give "
             "inputs that fit the network."
@@ -62,7 +70,10 @@ def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tu
     unused = [layer for layer in layers if all(layer is not call.layer for call in probing.calls)]
     if unused:
         names = [name for name, module in body.named_modules() if any(module is layer for layer in unused)]
-        raise UsageError(f"{type(body).__name__} does not call its routed layers {', '.join(names)}; remove them.")
+        raise UsageError(
+            f"{type(body).__name__} does not call its routed layers {', '.join(names)} with the example; remove them, or "
+            "let the network call them each time."
+        )
     return probing.calls, output[:1]
 
 
@@ -95,31 +106,50 @@ class Probing(OpenPass):
 
     Args:
         layers: the routed layers of the network.
+        samples: number of samples of the pass.
+        thorough: whether to try all blocks, or the first.
 
     Attributes:
         calls: their calls so far.
     """
 
-    def __init__(self, layers: Sequence[RoutedLayer]) -> None:
+    def __init__(self, layers: Sequence[RoutedLayer], samples: int, thorough: bool) -> None:
         super().__init__(layers)
+        self.samples = samples
+        self.thorough = thorough
         self.calls: list[Call] = []
 
     def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
         """Tries all blocks; gives the output of the first."""
         where = f"the routed layer at depth {len(self.calls) + 1}"
-        if len(x) != 2:
+        if not isinstance(x, Tensor):
+            raise UsageError(f"{where} gets a {type(x).__name__}; it takes one tensor and gives one.")
+        if x.dim() < 1 or len(x) != self.samples:
             raise UsageError(
-                f"{where} gets activations {tuple(x.shape)} for 2 samples; the first dimension must be the batch."
+                f"{where} gets activations {tuple(x.shape)} for {self.samples} samples; the first dimension must be the "
+                "batch."
             )
         outputs: list[Tensor] = []
-        for block in range(layer.blocks.num_blocks):
+        for block in range(layer.blocks.num_blocks if self.thorough else 1):
+            given = x.clone()
+            version = given._version
             try:
-                outputs.append(layer.blocks(x, torch.full((2,), block)))
-            except (RuntimeError, TypeError, ValueError, UsageError) as error:
+                outputs.append(layer.blocks(given, torch.full((self.samples,), block)))
+            except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, UsageError) as error:
                 raise UsageError(
                     f"block {block} of {where} cannot take activations {('N', *tuple(x.shape[1:]))} ({_line(error)}); "
                     "make sizes fit."
                 ) from error
+            if not isinstance(outputs[-1], Tensor):
+                raise UsageError(
+                    f"block {block} of {where} gives a {type(outputs[-1]).__name__}; a block takes one tensor and gives "
+                    "one."
+                )
+            if given._version != version:
+                raise UsageError(
+                    f"block {block} of {where} changes its input in place, which others may still need; let it work on "
+                    "a copy."
+                )
             if outputs[-1].shape != outputs[0].shape:
                 raise UsageError(
                     f"the blocks of {where} give different shapes, {tuple(outputs[0].shape[1:])} and, block {block}, "

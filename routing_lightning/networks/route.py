@@ -17,7 +17,7 @@ Init = Literal["fresh", "copy"]
 
 def route(
     module: nn.Module,
-    layers: Mapping[str, int],
+    layers: Mapping[str, int | None],
     router: Router,
     *,
     num_tasks: int = 1,
@@ -31,16 +31,19 @@ def route(
 
     Args:
         module: the network; its named parts are replaced.
-        layers: number of blocks by name of the part, as in ``module.named_modules()``.
+        layers: number of blocks by name of the part, as in ``module.named_modules()``; None: one per task.
         router: who picks.
         num_tasks: T, number of tasks, at least 1.
-        example: see :class:`RoutingNetwork`.
+        example: see :class:`RoutingNetwork`; give it before an optimizer is made.
         init: see :func:`replace_by_routed`.
 
     Raises:
         UsageError: if there is no such part, or something does not fit.
     """
-    return RoutingNetwork(replace_by_routed(module, layers, init), router, num_tasks, example)
+    if not isinstance(layers, Mapping):
+        raise UsageError(f"layers is {layers!r}; give the number of blocks by name of the part, such as {{'fc': 20}}.")
+    counts = {name: num_tasks if count is None else count for name, count in layers.items()}
+    return RoutingNetwork(replace_by_routed(module, counts, init), router, num_tasks, example)
 
 
 def replace_by_routed(module: nn.Module, layers: Mapping[str, int], init: Init = "fresh") -> nn.Module:
@@ -68,8 +71,8 @@ def replace_by_routed(module: nn.Module, layers: Mapping[str, int], init: Init =
         outer = [other for other in layers if name.startswith(f"{other}.")]
         if outer:
             raise UsageError(f"layers names both {outer[0]} and {name}, which lies within it; give one of the two.")
-        if count < 1:
-            raise UsageError(f"layers gives {name} {count} blocks; give at least 1.")
+        if type(count) is not int or count < 1:
+            raise UsageError(f"layers gives {name} {count!r} blocks; give a whole number, at least 1.")
         if init == "fresh":
             check_can_be_drawn(parts[name], name)
     for name, count in layers.items():

@@ -30,7 +30,11 @@ class RoutedLayer(nn.Module):
         self, blocks: Blocks | Sequence[nn.Module], allow_pass: bool = False, feature_dim: int | None = None
     ) -> None:
         super().__init__()
-        self.blocks = blocks if isinstance(blocks, Blocks) else ModuleBlocks(blocks)
+        if isinstance(blocks, nn.Module) and not isinstance(blocks, (Blocks, nn.ModuleList)):
+            raise UsageError(
+                f"a routed layer got one {type(blocks).__name__}; give a set of blocks or several modules."
+            )
+        self.blocks = blocks if isinstance(blocks, Blocks) else ModuleBlocks(list(blocks))
         self.allow_pass = allow_pass
         self.feature_dim = feature_dim
 
@@ -41,6 +45,7 @@ class RoutedLayer(nn.Module):
 
     def state(self, x: Tensor) -> Tensor:
         """What a router sees of an activation: (N, ...) -> (N, size), the average over the picture or sequence."""
+        x = x if x.is_floating_point() else x.float()
         if x.dim() == 2:
             return x
         features = self.feature_dim if self.feature_dim is not None else (1 if x.dim() > 3 else x.dim() - 1)
@@ -78,8 +83,8 @@ def _pass_of(layer: RoutedLayer) -> Pass:
         found = found.outer
     if found is None:
         raise UsageError(
-            "a routed layer was called outside a pass of its routing network; call the RoutingNetwork that holds it, "
-            "or take the network of one task with specialise(task)."
+            "a routed layer was called outside a pass of its routing network (gradient checkpointing around it does so, "
+            "too); call the RoutingNetwork that holds it, or take the network of one task with specialise(task)."
         )
     return found
 

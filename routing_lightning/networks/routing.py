@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ class RoutingNetwork(nn.Module):
         body: any network that takes a batch and holds routed layers.
         router: who picks; is built here for this body.
         num_tasks: T, number of tasks, at least 1.
-        example: inputs (N, ...) such as those to come, of which the first is used; None: the first batch.
+        example: inputs (N, ...) such as those to come, of which the first is used; None: the first batch. Give it
+            before an optimizer is made or a state is loaded: the router's own parameters are made then.
 
     Attributes:
         layers: the routed layers.
@@ -36,8 +38,12 @@ class RoutingNetwork(nn.Module):
 
     def __init__(self, body: nn.Module, router: Router, num_tasks: int = 1, example: Tensor | None = None) -> None:
         super().__init__()
-        if num_tasks < 1:
-            raise UsageError(f"num_tasks is {num_tasks}; give at least 1 task.")
+        if not isinstance(num_tasks, int) or isinstance(num_tasks, bool) or num_tasks < 1:
+            raise UsageError(f"num_tasks is {num_tasks!r}; give a number of tasks, at least 1.")
+        if not isinstance(router, Router):
+            raise UsageError(f"router is {router!r}; give a Router, such as RewardRouter(TabularPolicy(), WPL()).")
+        if isinstance(body, RoutingNetwork):
+            raise UsageError("the body is a RoutingNetwork already; give its body, as replace_by_routed() makes one.")
         self.body = body
         self.router = router
         self.num_tasks = num_tasks
@@ -92,14 +98,34 @@ class RoutingNetwork(nn.Module):
         if not self.calls:
             self.build(x)
         explore = self.training if explore is None else explore
-        tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else tasks.cpu()
-        if len(tasks) and not (int(tasks.min()) >= 0 and int(tasks.max()) < self.num_tasks):
-            raise UsageError(f"tasks are {int(tasks.min())}..{int(tasks.max())}; give 0..{self.num_tasks - 1}.")
+        tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else self._checked(tasks)
         trace = self.router.start(tasks, explore=explore, generator=generator)
         with RoutingPass(self, trace) as routing:
             x = self.body(x)
         routing.close()
         return x, trace
+
+    def _checked(self, tasks: Tensor) -> Tensor:
+        """Tasks (N,) as int64 on the host.
+
+        Raises:
+            UsageError: if they are something else, or out of their range.
+        """
+        whole = isinstance(tasks, Tensor) and not (tasks.is_floating_point() or tasks.dtype == torch.bool)
+        if not whole or tasks.dim() != 1:
+            kind = f"{tuple(tasks.shape)} of {tasks.dtype}" if isinstance(tasks, Tensor) else type(tasks).__name__
+            raise UsageError(f"tasks are {kind}; give a tensor (N,) of whole numbers, a task per sample.")
+        tasks = tasks.long().cpu()
+        if len(tasks) and not (int(tasks.min()) >= 0 and int(tasks.max()) < self.num_tasks):
+            raise UsageError(f"tasks are {int(tasks.min())}..{int(tasks.max())}; give 0..{self.num_tasks - 1}.")
+        return tasks
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Says why the state of a network does not fit one that has not seen an example."""
+        if not self.calls and any(name.startswith(f"{prefix}router.") for name in state_dict):
+            errors = arguments[-1]
+            errors.append("the network has seen no example yet, so its router has no parameters; call build(example).")
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def specialise(self, task: int) -> nn.Module:
         """The network of one task: a copy of the body in which the blocks that the task takes replace the layers.
@@ -115,8 +141,8 @@ class RoutingNetwork(nn.Module):
         """
         if not self.calls:
             raise UsageError("the network has seen no example yet; call build(example) first.")
-        if not 0 <= task < self.num_tasks:
-            raise UsageError(f"task is {task}; give 0..{self.num_tasks - 1}.")
+        if not isinstance(task, int) or isinstance(task, bool) or not 0 <= task < self.num_tasks:
+            raise UsageError(f"task is {task!r}; give 0..{self.num_tasks - 1}.")
         route = self.router.routes()[task].tolist()  # refuses routers that look at activations
         trace = self.router.start(torch.tensor([task]), explore=False)
         blocks = []

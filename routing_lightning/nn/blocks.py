@@ -194,7 +194,8 @@ class ModuleBlocks(Blocks):
 
     Args:
         modules: the blocks. Batch normalisation in them is made to cope with few samples, or one
-            (:mod:`routing_lightning.nn.norm`).
+            (:mod:`routing_lightning.nn.norm`), and what works in place (``nn.ReLU(inplace=True)``) no longer does: a
+            sample's output must not depend on which other samples take its block.
         in_features: size of the input, for layers that are checked against each other; None if not a vector.
         out_features: size of the output; None if not a vector.
 
@@ -205,7 +206,13 @@ class ModuleBlocks(Blocks):
     def __init__(
         self, modules: Sequence[nn.Module], in_features: int | None = None, out_features: int | None = None
     ) -> None:
+        strangers = [type(module).__name__ for module in modules if not isinstance(module, nn.Module)]
+        if strangers:
+            raise UsageError(f"a set of blocks got {', '.join(strangers)}; give torch modules.")
         super().__init__(len(modules), in_features, out_features)
+        for part in (part for module in modules for part in module.modules()):
+            if getattr(part, "inplace", False) is True:
+                part.inplace = False
         self.blocks = nn.ModuleList(for_few_values(module) for module in modules)
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:
@@ -213,7 +220,8 @@ class ModuleBlocks(Blocks):
         if len(route.blocks) <= 1:
             alone: Tensor = self.blocks[route.blocks[0] if route.blocks else 0](x)
             return alone
-        pieces = reorder(x, route.order, route.inverse).split(route.sizes)
+        # No views: a block of one's own may write to its input.
+        pieces = torch.unsafe_split_with_sizes(reorder(x, route.order, route.inverse), route.sizes)
         outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
         return reorder(torch.cat(outputs), route.inverse, route.order)
 

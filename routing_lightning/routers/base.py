@@ -182,7 +182,12 @@ class Router(nn.Module):
             UsageError: if it depends on the activations.
         """
         if self.uses_state:
-            raise UsageError(f"{type(self).__name__} looks at activations, so a task has no one route; count routes.")
+            raise UsageError(
+                f"{type(self).__name__} looks at activations, so a task has no one route; take a router whose routes "
+                "depend on the task alone, or the routes of a trace."
+            )
+        if not hasattr(self, "spec"):
+            raise UsageError(f"this {type(self).__name__} serves no network yet; give it to a RoutingNetwork.")
         return self.start(torch.arange(self.spec.num_tasks), explore=False).actions
 
     @torch.no_grad()

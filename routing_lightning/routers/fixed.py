@@ -33,7 +33,7 @@ class FixedRoutes(HostModule, Router):
         super().__init__()
         if seed < 0:
             raise UsageError(f"seed of FixedRoutes is {seed}; give at least 0.")
-        if isinstance(routes, str) and routes not in ("random", "own", "shared"):
+        if not isinstance(routes, (list, tuple)) and routes not in ("random", "own", "shared"):
             raise UsageError(f"routes of FixedRoutes is {routes!r}; give 'random', 'own', 'shared' or a list per task.")
         self.given = routes
         self.seed = seed

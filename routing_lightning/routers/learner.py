@@ -147,6 +147,8 @@ class GradientLearner(Learner):
 
     def learn(self, policy: Policy, trace: Trace) -> None:
         """One optimizer step."""
+        if not len(trace.actions):
+            return
         optimizer = self.optimizer or self.configure(policy)[0]
         optimizer.zero_grad()
         with torch.enable_grad():

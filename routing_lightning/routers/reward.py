@@ -49,6 +49,11 @@ class RewardRouter(Router):
         detach_state: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(policy, Policy) or not isinstance(learner, Learner):
+            raise UsageError(
+                f"RewardRouter got policy {policy!r} and learner {learner!r}; give a Policy and a Learner, such as "
+                "TabularPolicy() and WPL()."
+            )
         if not 0 <= gamma <= 1:
             raise UsageError(f"gamma is {gamma}; give a discount factor in [0, 1].")
         if agents not in ("per_task", "single", "dispatched"):
@@ -160,7 +165,13 @@ class RewardRouter(Router):
 
     def reward(self, trace: Trace) -> None:
         """Fills in rewards and returns of a trace that has its final reward."""
-        final_reward = _known(trace.final_reward)
+        final_reward = trace.final_reward
+        if final_reward is None or final_reward.shape != trace.actions.shape[:1]:
+            given = None if final_reward is None else tuple(final_reward.shape)
+            raise UsageError(
+                f"the trace has final_reward {given}; set it to one reward per sample, ({len(trace.actions)},), before "
+                "the router learns."
+            )
         if self.collaboration.rho == 0:  # the same in fewer operations
             trace.rewards = torch.zeros(trace.actions.shape, dtype=torch.float32)
             trace.returns = final_reward.unsqueeze(1).expand(trace.actions.shape).clone()

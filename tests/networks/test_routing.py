@@ -9,9 +9,20 @@ import torch
 from torch import nn
 
 from routing_lightning.errors import UsageError
-from routing_lightning.networks import Recurrent, RoutedLayer, RoutingNetwork
+from routing_lightning.networks import Recurrent, RoutedLayer, RoutingAllFC, RoutingNetwork, replace_by_routed
 from routing_lightning.nn import LinearBlocks, ModuleBlocks
-from routing_lightning.routers import REINFORCE, WPL, Decision, MLPPolicy, RewardRouter, Router, TabularPolicy
+from routing_lightning.routers import (
+    REINFORCE,
+    WPL,
+    Decision,
+    FixedRoutes,
+    GumbelRouter,
+    MLPPolicy,
+    RewardRouter,
+    Router,
+    TabularPolicy,
+    Top1Router,
+)
 
 
 def table() -> RewardRouter:
@@ -367,7 +378,7 @@ def test_pass_that_changes_sizes_is_refused():
 def test_a_layer_that_is_not_called_is_refused():
     made = nn.Sequential(RoutedLayer(LinearBlocks(2, 6, 5)))
     made[0].spare = RoutedLayer(LinearBlocks(2, 6, 5))
-    refused(made, "Sequential does not call its routed layers 0.spare; remove them")
+    refused(made, "Sequential does not call its routed layers 0.spare with the example; remove")
 
 
 def test_a_layer_inside_a_block_is_refused():
@@ -472,3 +483,115 @@ def test_a_router_that_does_not_decide_says_so():
 
 def test_module_blocks_may_be_given_as_they_are():
     assert isinstance(RoutedLayer([nn.Linear(2, 2)]).blocks, ModuleBlocks)
+
+
+# -- what new users tried ----------------------------------------------------------------------------------------------
+
+
+class Skip(nn.Module):
+    """A block beside a connection that keeps its input."""
+
+    def __init__(self, blocks) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Linear(4, 6), RoutedLayer(blocks)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.layer(y) + y
+
+
+class Doubling(nn.Module):
+    """Changes its input in place."""
+
+    def forward(self, x):
+        return x.mul_(2)
+
+
+def test_blocks_that_work_in_place_give_the_same_whoever_shares_the_batch():
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.ReLU(inplace=True), nn.Dropout(0.0, inplace=True), nn.Linear(6, 6)) for _ in range(3)]
+    net = RoutingNetwork(Skip(blocks), FixedRoutes("own"), 3, torch.zeros(1, 4))
+    x = torch.randn(6, 4)
+    net(x, torch.arange(6) % 3)[0].sum().backward()
+    net.eval()
+    with torch.no_grad():
+        mixed = net(x, torch.arange(6) % 3)[0]
+        for task in range(3):
+            own = torch.arange(6) % 3 == task
+            torch.testing.assert_close(mixed[own], net(x[own], torch.full((2,), task))[0])
+            torch.testing.assert_close(mixed[own], net.specialise(task)(x[own]))
+    refused(Skip([Doubling(), nn.Linear(6, 6)]), "block 0 of .* changes its input in place", torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_a_batch_that_is_not_the_first_dimension_is_refused_at_any_length(length):
+    class Transposed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = RoutedLayer(LinearBlocks(2, 4, 4))
+
+        def forward(self, x):
+            return self.layer(x.transpose(0, 1)).mean(0)
+
+    refused(Transposed(), "the first dimension must be the batch", torch.zeros(1, length, 4))
+
+
+@pytest.mark.parametrize("router", [GumbelRouter, Top1Router, lambda: RewardRouter(MLPPolicy(4), REINFORCE())])
+def test_activations_may_be_whole_numbers(router):
+    body = nn.Sequential(RoutedLayer([nn.Embedding(10, 6), nn.Embedding(10, 6)]), nn.Flatten(), nn.Linear(30, 3))
+    net = RoutingNetwork(body, router(), 2, torch.zeros(1, 5, dtype=torch.long))
+    assert net(torch.randint(10, (4, 5)), torch.arange(4) % 2)[0].shape == (4, 3)
+
+
+def test_parts_that_are_no_tensor_to_tensor_are_named():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    body = replace_by_routed(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), {"layers.0": 2})
+    refused(body, "uses a routed layer as more than a module that takes one tensor and gives one", torch.zeros(1, 3, 8))
+    refused(RoutedLayer([nn.LSTM(6, 6)]), "block 0 of .* gives a tuple; a block takes one tensor", torch.zeros(1, 3, 6))
+
+
+def test_a_state_does_not_load_before_there_was_an_example():
+    made = [RoutingNetwork(RoutedLayer(LinearBlocks(2, 6, 6)), table(), 2) for _ in range(2)]
+    made[0].build(torch.zeros(1, 6))
+    with pytest.raises(RuntimeError, match=r"seen no example yet, .* call build\(example\)"):
+        made[1].load_state_dict(made[0].state_dict())
+    made[1].build(torch.zeros(1, 6))
+    made[1].load_state_dict(made[0].state_dict())
+
+
+@pytest.mark.parametrize("tasks", [[0, 1], torch.zeros(2), torch.tensor([True, False]), torch.zeros(2, 1, dtype=int)])
+def test_tasks_that_are_no_whole_numbers_are_refused(tasks):
+    net = RoutingNetwork(RoutedLayer(LinearBlocks(2, 6, 6)), table(), 2, torch.zeros(1, 6))
+    with pytest.raises(UsageError, match=r"give a tensor \(N,\) of whole numbers"):
+        net(torch.zeros(2, 6), tasks)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RoutingNetwork(RoutedLayer([nn.ReLU()]), RewardRouter, 2), "router is .* give a Router"),
+        (lambda: RoutingNetwork(RoutedLayer([nn.ReLU()]), table(), "4"), "num_tasks is '4'"),
+        (lambda: RoutingNetwork(RoutedLayer([nn.ReLU()]), table(), True), "num_tasks is True"),
+        (lambda: RewardRouter(TabularPolicy, WPL), "give a Policy and a Learner"),
+        (lambda: RewardRouter(WPL(), TabularPolicy()), "give a Policy and a Learner"),
+        (lambda: RoutedLayer(nn.Linear(2, 2)), "a routed layer got one Linear; give a set of blocks or several"),
+        (lambda: RoutedLayer([1]), "a set of blocks got int; give torch modules"),
+        (lambda: FixedRoutes(None), "routes of FixedRoutes is None"),
+        (lambda: RoutingAllFC((3, 8, 8), 2, 2, num_blocks="3"), "num_blocks is '3'; give a whole number"),
+        (lambda: RoutingAllFC((3, 8, 8), 2, 2, num_blocks=1.5), "num_blocks is 1.5"),
+        (lambda: RoutingAllFC((3, 8, 8), 2, 2, num_blocks=True), "num_blocks is True"),
+        (lambda: table().routes(), "serves no network yet"),
+        (lambda: RoutingNetwork(RoutingNetwork(RoutedLayer([nn.ReLU()]), table(), 2), table(), 2), "give its body"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_told_in_a_sentence(make, message):
+    with pytest.raises(UsageError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_learning_without_a_reward_is_told():
+    net = RoutingNetwork(RoutedLayer(LinearBlocks(2, 6, 6)), table(), 2, torch.zeros(1, 6))
+    _, trace = net(torch.zeros(2, 6), torch.arange(2))
+    with pytest.raises(UsageError, match=r"the trace has final_reward None; set it to one reward per sample, \(2,\)"):
+        net.router.learn(trace)

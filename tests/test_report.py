@@ -17,13 +17,19 @@ from routing_lightning.report import find_runs, read_run, write_report
 from routing_lightning.report.draw import figures
 from routing_lightning.report.methods import dataset_name, group_runs, method_name, paper_values
 from routing_lightning.report.runs import join_resumed, seconds_per_epoch
+from tests.test_methods import merged as merged_row
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
-def config_of(seed: int = 0, name: str = "cifar_mtl", **trainer) -> dict:
-    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    return {**config, "seed_everything": seed, "trainer": {**config["trainer"], **trainer}}
+def merged(names) -> dict:
+    return merged_row({"config": " ".join(f"`{name}`" for name in names)})
+
+
+def config_of(seed: int = 0, *names: str, **trainer) -> dict:
+    """What config files hold together, such as ``methods/wpl``; the later ones overrule; by default ``cifar_mtl``."""
+    config = merged(names or ("cifar_mtl",))
+    return {**config, "seed_everything": seed, "trainer": {**config.get("trainer", {}), **trainer}}
 
 
 def record_of(tasks: int = 3, blocks: int = 4, snapshots: int = 6, seed: int = 0) -> RouteRecord:
@@ -133,37 +139,62 @@ def test_a_resumed_run_continues_the_one_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "dataset", "method"),
+    ("names", "dataset", "method"),
     [
         ("cifar_mtl", "CIFAR-MTL", "routing-all-fc"),
         ("min_mtl", "MIN-MTL", "routing-all-fc"),
         ("mnist_mtl", "MNIST-MTL", "routing-all-fc"),
-        ("cifar_task_specific_1_fc", "CIFAR-MTL", "task specific-1-fc"),
-        ("cifar_task_specific_all_fc", "CIFAR-MTL", "task specific-all-fc"),
-        ("cifar_cross_stitch", "CIFAR-MTL", "cross stitch-all-fc"),
-        ("cifar_soft_mixture", "CIFAR-MTL", "soft mixture-all-fc"),
-        ("cifar_dispatched", "CIFAR-MTL", "routing-all-fc dispatched"),
-        ("cifar_recurrent", "CIFAR-MTL", "routing-all-fc recursive"),
-        ("cifar_single_agent", "CIFAR-MTL", "routing-all-fc single agent"),
-        ("cifar_reinforce_mlp", "CIFAR-MTL", "REINFORCE: approx"),
-        ("cifar_q_table", "CIFAR-MTL", "Qlearning: table"),
-        ("cifar_q_mlp", "CIFAR-MTL", "Qlearning: approx"),
+        ("data/mnist_mtl methods/soft_mixture", "MNIST-MTL", "soft mixture-all-fc"),
+        ("data/min_mtl methods/wpl", "MIN-MTL", "routing-all-fc"),
+        ("data/cifar_mtl methods/task_specific_1_fc", "CIFAR-MTL", "task specific-1-fc"),
+        ("data/cifar_mtl methods/task_specific_all_fc", "CIFAR-MTL", "task specific-all-fc"),
+        ("data/cifar_mtl methods/cross_stitch", "CIFAR-MTL", "cross stitch-all-fc"),
+        ("data/cifar_mtl methods/soft_mixture", "CIFAR-MTL", "soft mixture-all-fc"),
+        ("data/cifar_mtl methods/dispatched", "CIFAR-MTL", "routing-all-fc dispatched"),
+        ("data/cifar_mtl methods/wpl networks/recurrent", "CIFAR-MTL", "routing-all-fc recursive"),
+        ("data/cifar_mtl methods/single_agent", "CIFAR-MTL", "routing-all-fc single agent"),
+        ("data/cifar_mtl methods/reinforce_mlp", "CIFAR-MTL", "REINFORCE: approx"),
+        ("data/cifar_mtl methods/q_table", "CIFAR-MTL", "Qlearning: table"),
+        ("data/cifar_mtl methods/q_mlp", "CIFAR-MTL", "Qlearning: approx"),
     ],
 )
-def test_shipped_configs_have_the_paper_s_names(name, dataset, method):
-    config = config_of(name=name)
+def test_shipped_configs_have_the_paper_s_names(names, dataset, method):
+    config = config_of(0, *names.split())
     assert (dataset_name(config), method_name(config)) == (dataset, method)
     assert (dataset, method) in paper_values()
 
 
-def test_controls_have_names_of_their_own():
-    assert method_name(config_of(name="cifar_shared")) == "shared"
-    assert method_name(config_of(name="cifar_fixed_random")) == "fixed random routing"
-    assert method_name(config_of(name="cifar_wpl_mlp")) == "MARL-WPL: approx"
-    assert method_name(config_of(name="cifar_mtl_pcgrad")) == "routing-all-fc + PCGrad"
-    assert method_name(config_of(name="cifar_separate")) == "separate networks"
-    assert method_name(config_of(name="cifar_task_specific_all_fc_pcgrad")) == "task specific-all-fc + PCGrad"
-    assert dataset_name(config_of(name="digits_mtl")) == "Digits-MTL"
+@pytest.mark.parametrize(
+    ("names", "method"),
+    [
+        ("methods/shared", "shared"),
+        ("methods/separate", "separate networks"),
+        ("methods/fixed_random", "fixed random routing"),
+        ("methods/gumbel", "Gumbel-softmax routing"),
+        ("methods/top1", "top-1 routing"),
+        ("methods/wpl_mlp", "MARL-WPL: approx"),
+        ("methods/reinforce_table", "REINFORCE: table"),
+        ("methods/wpl methods/pcgrad", "routing-all-fc + PCGrad"),
+        ("methods/task_specific_all_fc methods/pcgrad", "task specific-all-fc + PCGrad"),
+        ("methods/wpl networks/all_layers", "routing-all-layers"),
+        ("methods/single_agent networks/all_layers", "routing-all-layers single agent"),
+        ("methods/gumbel networks/all_layers", "Gumbel-softmax routing, all layers"),
+        ("methods/wpl networks/resnet18", "routing-resnet18"),
+        ("methods/q_table networks/resnet18", "Qlearning: table, resnet18"),
+        ("methods/fixed_random networks/recurrent", "fixed random routing, recursive"),
+    ],
+)
+def test_what_the_paper_lacks_has_names_of_its_own(names, method):
+    name = method_name(config_of(0, *names.split()))
+    assert name == method
+    assert name not in {known for _, known in paper_values()}
+
+
+def test_every_method_has_a_name_of_its_own():
+    names = {path.stem: method_name(config_of(0, f"methods/{path.stem}")) for path in (CONFIGS / "methods").iterdir()}
+    del names["pcgrad"]  # goes with another method
+    assert len(set(names.values())) == len(names), names
+    assert dataset_name(config_of(0, "data/digits_mtl")) == "Digits-MTL"
 
 
 def test_paper_values_are_shares():

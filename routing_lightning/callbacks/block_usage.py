@@ -5,8 +5,8 @@ import numpy as np
 
 from routing_lightning.callbacks.access import every_steps, log_png, log_scalars, writers
 from routing_lightning.callbacks.drawing import RouteCallback
-from routing_lightning.record import shares
 from routing_lightning.plots import HeatmapFrame, overlap, policy_heatmap, task_overlap
+from routing_lightning.record import shares
 
 
 class BlockUsage(RouteCallback):

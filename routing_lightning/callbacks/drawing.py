@@ -6,9 +6,9 @@ import lightning as L
 import numpy as np
 
 from routing_lightning.callbacks.access import policy_of, router_of
-from routing_lightning.record import shares
 from routing_lightning.callbacks.recorder import RouteRecorder
 from routing_lightning.errors import UsageError
+from routing_lightning.record import shares
 from routing_lightning.routers import Router
 
 

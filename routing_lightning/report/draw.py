@@ -5,7 +5,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from routing_lightning.record import FILE_NAME, RouteRecord, shares
 from routing_lightning.errors import UsageError
 from routing_lightning.plots import (
     block_usage,
@@ -18,6 +17,7 @@ from routing_lightning.plots import (
     task_overlap,
     usage_evolution,
 )
+from routing_lightning.record import FILE_NAME, RouteRecord, shares
 
 
 def figures(record: RouteRecord, block: int | None = None) -> Iterator[tuple[str, Figure]]:

@@ -14,6 +14,7 @@ import numpy as np
 from routing_lightning.plots import Curve
 from routing_lightning.report.runs import Run
 
+ALL_FC = "routing-all-fc"
 EPOCHS = (1, 5, 10, 20, 50, 100)  # of the paper's table
 # What may differ between two runs of a group, since it does not change the training.
 APART = (
@@ -26,7 +27,16 @@ APART = (
     "trainer.callbacks",
     "trainer.enable_progress_bar",
     "trainer.enable_model_summary",
+    "trainer.enable_checkpointing",
+    "trainer.enable_autolog_hparams",
+    "trainer.log_every_n_steps",
+    "trainer.num_sanity_val_steps",
+    "trainer.profiler",
+    "trainer.model_registry",
+    "trainer.accelerator",
     "data.init_args.root",
+    "data.init_args.cache_dir",
+    "data.init_args.download",
 )
 
 
@@ -74,13 +84,18 @@ def _network_name(model: dict[str, Any]) -> str:
 
 def _routing_name(args: dict[str, Any]) -> str:
     """Name of a routed network: by its router, and by its body where that is not the paper's."""
-    network = _class(args.get("network")) or "RoutingAllFC"
-    recurrent = bool(_args(args.get("network")).get("recurrent_steps"))
+    network = args.get("network")
+    kind, options = _class(network) or "RoutingAllFC", _args(network)
     name = _router_name(args["router"])
-    if recurrent and name == "routing-all-fc":
-        return "routing-all-fc recursive"
-    body = "recurrent" if recurrent else {"RoutingAllFC": "", "RoutingAllLayers": "all layers"}.get(network, network)
-    return f"{name}, {body}" if body else name
+    if options.get("recurrent_steps"):
+        return f"{name} recursive" if name == ALL_FC else f"{name}, recursive"
+    if kind == "RoutingAllFC":
+        return name
+    body = options.get("name", "resnet18") if kind == "RoutedBackbone" else kind
+    body = "all layers" if kind == "RoutingAllLayers" else body
+    if name.startswith(ALL_FC):  # all-fc names what is routed
+        return name.replace(ALL_FC, f"routing-{body.replace(' ', '-')}")
+    return f"{name}, {body}"
 
 
 def _router_name(part: Any) -> str:
@@ -89,18 +104,19 @@ def _router_name(part: Any) -> str:
         routes = router.get("routes", "random")
         return f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
     if kind != "RewardRouter":
-        return kind
+        return {"GumbelRouter": "Gumbel-softmax routing", "Top1Router": "top-1 routing"}.get(kind, kind)
     learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
     agents = router.get("agents", "per_task")
     if agents == "dispatched":
-        return "routing-all-fc dispatched"
+        return f"{ALL_FC} dispatched"
     if agents == "single" and learner in ("REINFORCE", "WPL"):
-        return "routing-all-fc single agent"
+        return f"{ALL_FC} single agent"
     if learner == "WPL":
-        return "routing-all-fc"  # the paper's MARL-WPL: table is the same
+        return ALL_FC  # the paper's MARL-WPL: table is the same
     known = {"QLearning": "Qlearning", "WPL": "MARL-WPL"}
     learner = learner.removeprefix("Approximate")
-    return f"{known.get(learner, learner)}: {'table' if policy.startswith('Tabular') else 'approx'}"
+    name = f"{known.get(learner, learner)}: {'table' if policy.startswith('Tabular') else 'approx'}"
+    return f"{name}, single agent" if agents == "single" else name
 
 
 def _class(part: Any) -> str | None:

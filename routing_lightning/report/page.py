@@ -15,9 +15,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from routing_lightning.record import RouteRecord
 from routing_lightning.plots import TASK_COLOURS, Curve, accuracy_curves, routing_map, task_colours, to_svg
 from routing_lightning.plots.style import COLOUR_MAP
+from routing_lightning.record import RouteRecord
 from routing_lightning.report.methods import EPOCHS, Group, group_runs, paper_values
 from routing_lightning.report.runs import join_resumed, read_run
 

@@ -13,8 +13,8 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from routing_lightning.record import FILE_NAME, RouteRecord
 from routing_lightning.errors import UsageError
+from routing_lightning.record import FILE_NAME, RouteRecord
 
 MARKS = ("config.yaml", "metrics.csv", "events.out.tfevents.*", FILE_NAME)
 

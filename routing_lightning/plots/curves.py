@@ -72,12 +72,14 @@ class Curve:
     colour: str | None = None
 
 
-def accuracy_curves(curves: Sequence[Curve], title: str = "") -> Figure:
+def accuracy_curves(curves: Sequence[Curve], title: str = "", where: str = "", legend: bool = True) -> Figure:
     """Accuracy over epochs, with a band of one standard deviation around each mean.
 
     Args:
         curves: what to draw, values in [0, 1].
         title: what the figure shows.
+        where: what the accuracy was measured on, such as ``test set``, for the axis.
+        legend: whether the figure names its curves.
 
     Returns:
         The figure with a line per curve.
@@ -86,23 +88,38 @@ def accuracy_curves(curves: Sequence[Curve], title: str = "") -> Figure:
     widest = min(max((len(curve.name) for curve in curves), default=0), 60)
     columns = -(-len(curves) // 26)
     with matplotlib.rc_context(look()):
-        figure = new_figure(5.5 + columns * (0.6 + 0.055 * widest), 3.8)
+        figure = new_figure(5.0 + (columns * (0.6 + 0.055 * widest) if legend else 0), 3.6)
         axes = figure.subplots()
         for curve, colour in zip(curves, colours, strict=True):
             dot = "o" if len(curve.epochs) == 1 or curve.dashed else None
-            line = ":" if curve.dashed else "-"
+            line, size = (":", 2.5) if curve.dashed else ("-", 4)
             axes.plot(
-                curve.epochs, curve.mean, color=colour, linestyle=line, marker=dot, markersize=2.5, linewidth=1.4,
+                curve.epochs, curve.mean, color=colour, linestyle=line, marker=dot, markersize=size, linewidth=1.4,
                 label=curve.name,
             )  # fmt: skip
-            if not curve.dashed and np.any(curve.spread > 0):
-                axes.fill_between(
-                    curve.epochs, curve.mean - curve.spread, curve.mean + curve.spread, color=colour, alpha=0.2, lw=0
-                )
-        axes.set(xlabel="epoch", ylabel="accuracy (mean over tasks)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if curve.dashed or not np.any(curve.spread > 0):
+                continue
+            low, high = curve.mean - curve.spread, curve.mean + curve.spread
+            if len(curve.epochs) == 1:
+                axes.vlines(curve.epochs, low, high, color=colour, alpha=0.4, linewidth=3)
+            else:
+                axes.fill_between(curve.epochs, low, high, color=colour, alpha=0.2, lw=0)
+        axes.set(xlabel="epoch", ylabel="accuracy" + f" on the {where}" * bool(where) + " (mean over tasks)")
+        epochs = [epoch for curve in curves for epoch in curve.epochs.tolist()]
+        if epochs and min(epochs) == max(epochs):
+            axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)
+        _span_of_shares(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
         axes.set_title(title, loc="left")
         axes.grid(color=SOFT, linewidth=0.3)
-        _legend(figure, axes, len(curves))
+        if legend:
+            _legend(figure, axes, len(curves))
     return figure
+
+
+def _span_of_shares(axes: Axes, least: float = 0.1) -> None:
+    """Makes the y axis span at least ``least``, and nothing outside of [0, 1] but the width of a line."""
+    low, high = axes.get_ylim()
+    more = max(0.0, least - (high - low)) / 2
+    axes.set_ylim(max(low - more, -0.01), min(high + more, 1.01))

@@ -34,12 +34,14 @@
 
   function drawDepth(canvas, depth, run) {
     const tasks = run.tasks, actions = run.actions[depth];
-    const cell = Math.max(4, Math.min(18, Math.floor(640 / Math.max(tasks.length, actions.length))));
     const pen = canvas.getContext("2d");
-    const font = `${Math.min(12, Math.max(8, cell - 2))}px system-ui, sans-serif`;
+    const most = Math.floor(640 / Math.max(tasks.length, actions.length));
+    const named = most >= 8;
+    const font = `${Math.min(12, Math.max(8, most - 2))}px system-ui, sans-serif`;
     pen.font = font;
-    const named = cell >= 8;
     const left = named ? Math.ceil(Math.max(...tasks.map((name) => pen.measureText(name).width))) + 8 : 4;
+    const room = Math.floor((depths.clientWidth - left) / actions.length);  // on a phone
+    const cell = Math.max(named ? 9 : 4, Math.min(18, most, room));
     const width = left + cell * actions.length, height = cell * tasks.length + 18;
     const ratio = window.devicePixelRatio || 1;
     canvas.width = width * ratio;
@@ -97,6 +99,7 @@
   });
   time.addEventListener("input", () => { stop(); draw(); });
   runBox.addEventListener("change", () => { stop(); open(); });
+  addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
   const scale = byId("scale").getContext("2d");

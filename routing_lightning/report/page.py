@@ -16,10 +16,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from routing_lightning.plots import TASK_COLOURS, Curve, accuracy_curves, routing_map, task_colours, to_svg
-from routing_lightning.plots.style import COLOUR_MAP
+from routing_lightning.plots.style import COLOUR_MAP, INK
 from routing_lightning.record import RouteRecord
-from routing_lightning.report.methods import EPOCHS, Group, group_runs, paper_values
-from routing_lightning.report.runs import join_resumed, read_run
+from routing_lightning.report.methods import (
+    EPOCHS,
+    SAME,
+    Group,
+    control_of,
+    dataset_name,
+    difference,
+    group_runs,
+    mean_and_spread,
+    method_name,
+    paper_values,
+    validation_data,
+)
+from routing_lightning.report.runs import Run, join_resumed, read_run
 
 MOST_ROUTED = 24  # groups whose routes are shown
 MOST_FRAMES = 40  # pictures of a policy evolution
@@ -40,15 +52,16 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     Raises:
         UsageError: if a run cannot be read.
     """
-    groups = group_runs(join_resumed([read_run(folder) for folder in folders]))
+    runs = [read_run(folder) for folder in folders]
+    groups = group_runs(join_resumed(runs))
     out.mkdir(parents=True, exist_ok=True)
     path = out / "report.html"
-    path.write_text(page(groups), encoding="utf-8")
+    path.write_text(page(groups, evaluated(runs)), encoding="utf-8")
     return path
 
 
-def page(groups: Sequence[Group]) -> str:
-    """The whole page."""
+def page(groups: Sequence[Group], evaluations: Sequence[Run] = ()) -> str:
+    """The whole page: about groups of trainings, and runs that evaluated a checkpoint."""
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     runs = sum(len(group.runs) for group in groups)
     parts = [f"<h1>Routing networks: {_count(runs, 'run')}</h1>", _overview(datasets, groups)]
@@ -62,7 +75,7 @@ def page(groups: Sequence[Group]) -> str:
             f"<p>Routes of {len(routed) - MOST_ROUTED} more groups are left out; <code>train.py plot RUN</code> draws "
             "them.</p>"
         )
-    parts.append(_cost(groups))
+    parts += [_cost(groups), _evaluations(evaluations)]
     assets = files("routing_lightning.report")
     return (
         assets.joinpath("page.html")
@@ -98,7 +111,9 @@ def _percent(value: float) -> str:
 
 
 def _figure(figure: Figure, caption: str, label: str) -> str:
-    svg = to_svg(figure).replace("<svg ", f'<svg role="img" aria-label="{_text(label)}" ', 1)
+    # Text of this size is still legible; a narrower screen scrolls.
+    attributes = f'role="img" aria-label="{_text(label)}" style="min-width:{figure.get_figwidth() * 70:.0f}px"'
+    svg = to_svg(figure).replace("<svg ", f"<svg {attributes} ", 1)
     return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
@@ -109,10 +124,10 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> 
     for first, *others in rows:
         cells = "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in others)
         body += f'<tr><th scope="row">{first}</th>{cells}</tr>'
-    # A region that scrolls must be reachable by keyboard.
+    # The caption stands outside of what scrolls, so that it wraps; a region that scrolls is reachable by keyboard.
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><caption>{caption}'
-        f"</caption><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<p class="caption">{caption}</p><div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}">'
+        f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -122,12 +137,19 @@ def _record(group: Group) -> RouteRecord | None:
 
 
 def _overview(datasets: Sequence[str], groups: Sequence[Group]) -> str:
+    if not groups:
+        return "<p>No training is among these runs.</p>"
     seeds = sorted({str(run.config.get("seed_everything")) for group in groups for run in group.runs if run.config})
     return (
         f"<p>{_count(len(groups), 'group')} of runs that differ in the seed only, on {_text(', '.join(datasets))}"
-        f"{'; seeds ' + _text(', '.join(seeds)) if seeds else ''}. Accuracy is the mean over tasks, on the validation "
-        "data; ± is the standard deviation over seeds.</p>"
+        f"{'; seeds ' + _text(', '.join(seeds)) if seeds else ''}. Accuracy is the mean over tasks, measured on the "
+        f"{_text(_measured(groups))}; ± is the standard deviation over seeds.</p>"
     )
+
+
+def _measured(groups: Sequence[Group]) -> str:
+    """What the accuracies of groups were measured on, in words."""
+    return " or ".join(dict.fromkeys(group.data for group in groups))
 
 
 # -- accuracy ----------------------------------------------------------------------------------------------------------
@@ -138,42 +160,107 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
     curves: list[Curve] = []
     colours = task_colours(len(groups))
     drawn = set()
+    mixed = len({group.data for group in groups}) > 1
     for group, colour in zip(groups, colours, strict=True):
         curve = group.curve()
         if not len(curve.epochs):
             continue
-        curves.append(replace(curve, colour=colour))
+        curves.append(replace(curve, colour=colour, name=f"{curve.name}, {group.data}" if mixed else curve.name))
         if group.method in paper and group.method not in drawn:
             drawn.add(group.method)
             last = max(int(curve.epochs[-1]), 5)
             epochs = [epoch for epoch in EPOCHS if epoch <= last]
             values = np.array([paper[group.method][epoch] for epoch in epochs])
-            name = f"{group.method} (paper)"
+            name = f"{group.method} (paper, test set)"
             curves.append(Curve(name, np.array(epochs), values, np.zeros(len(values)), dashed=True, colour=colour))
     if not curves:
         return "<p>No accuracy was logged yet.</p>"
-    caption = "Mean over seeds, the band is one standard deviation; dotted: the paper's table of results (test set)."
-    plot = _figure(accuracy_curves(curves, f"Accuracy on {dataset}"), caption, f"accuracy curves on {dataset}")
-    return plot + _against_paper(groups, paper)
+    where = _measured(groups)
+    caption = "The band is one standard deviation over seeds." * any(np.any(curve.spread > 0) for curve in curves)
+    figure = accuracy_curves(curves, f"Accuracy on {dataset}, {where}", where=where, legend=False)
+    plot = _figure(figure, _legend(curves) + caption, f"accuracy curves on {dataset}, {where}")
+    return plot + _against_paper(groups, paper) + _against_control(groups)
+
+
+def _legend(curves: Sequence[Curve]) -> str:
+    """Names of curves, as text of the page, which keeps its size on a narrow screen."""
+    numbers = {colour: f"var(--task-{number})" for number, colour in enumerate(TASK_COLOURS)}
+    names = "".join(
+        f'<li><span class="line{" dotted" * curve.dashed}" style="color:{numbers.get(curve.colour or "", INK)}"></span>'
+        f"{_text(curve.name)}</li>"
+        for curve in curves
+    )
+    return f'<ul class="names">{names}</ul>'
 
 
 def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) -> str:
-    head = ["method", "runs", "epochs", *(f"epoch {epoch}" for epoch in EPOCHS), "last"]
+    reached = max((epoch for group in groups for run in group.runs for epoch in run.accuracy), default=0)
+    epochs = [epoch for epoch in EPOCHS if epoch <= reached]
+    head = ["method", "runs", "measured on", "epochs", *(f"epoch {epoch}" for epoch in epochs), "last"]
     rows = []
     for group in groups:
-        reached = [max(run.accuracy, default=0) for run in group.runs]
-        least, most = min(reached), max(reached)
-        cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in EPOCHS]
+        lengths = [max(run.accuracy, default=0) for run in group.runs]
+        least, most = min(lengths), max(lengths)
+        cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in epochs]
         span = str(most) if least == most else f"{least} to {most}"
-        rows.append([_text(group.name), str(len(group.runs)), span, *cells, _ours(group.at(least))])
-    for method, values in paper.items():
-        if method not in {group.method for group in groups}:
-            cells = ["-" + _paper(values, epoch) for epoch in EPOCHS]
-            rows.append([_text(method), "0", "-", *cells, "-"])
-    caption = "Accuracy in %" + (
+        rows.append([_text(group.name), str(len(group.runs)), group.data, span, *cells, _ours(group.at(least))])
+    caption = "Accuracy in %, mean ± standard deviation over seeds" + (
         "; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else ""
     )
-    return _table(head, rows, caption)
+    ran = {group.method for group in groups}
+    others = [method for method in paper if method not in ran and SAME.get(method) not in {*ran, *paper}]
+    folded = [[_text(method), *(f"{100 * paper[method][epoch]:.0f}" for epoch in EPOCHS)] for method in others]
+    if not folded:
+        return _table(head, rows, caption)
+    table = _table(["method", *(f"epoch {epoch}" for epoch in EPOCHS)], folded, "The paper's accuracy in %, test set")
+    summary = f"<summary>{_count(len(folded), 'method')} of the paper not among these runs</summary>"
+    return _table(head, rows, caption) + f"<details>{summary}{table}</details>"
+
+
+def _against_control(groups: Sequence[Group]) -> str:
+    """Each group against the control, seed by seed."""
+    control = control_of(groups)
+    if control is None:
+        return (
+            "<p>No control is among these runs. With runs of <code>configs/methods/fixed_random.yaml</code> on the "
+            "same data and seeds, the paired differences would stand here.</p>"
+        )
+    rows = []
+    for group in groups:
+        found = None if group is control else difference(group, control)
+        if found is None:
+            continue
+        low, high = found.mean - found.half, found.mean + found.half
+        interval = "one seed: none" if found.seeds == 1 else f"{100 * low:+.1f} to {100 * high:+.1f}"
+        rows.append(
+            [_text(group.name), str(found.epoch), str(found.seeds), f"<b>{100 * found.mean:+.1f}</b>", interval]
+        )
+    if not rows:
+        return ""
+    caption = f"Difference of accuracy to {_text(control.name)} in percentage points, paired by seed"
+    head = ["method", "epoch", "common seeds", "difference", "95 % interval"]
+    return "<h3>Compared with the control</h3>" + _table(head, rows, caption)
+
+
+def evaluated(runs: Sequence[Run]) -> list[Run]:
+    """The runs that evaluated a checkpoint, and trainings that were tested as well."""
+    return [run for run in runs if run.test_accuracy is not None or (run.command == "validate" and run.accuracy)]
+
+
+def _evaluations(runs: Sequence[Run]) -> str:
+    rows = []
+    for run in runs:
+        checkpoint = run.config.get("ckpt_path")
+        source = f"{run.source.name}, {Path(checkpoint).name}" if run.source and checkpoint else "its own"
+        first = [_text(f"{method_name(run.config)}, {dataset_name(run.config)}"), run.command, _text(source)]
+        if run.test_accuracy is not None:
+            rows.append([*first, "test set", f"<b>{_percent(run.test_accuracy)}</b>"])
+        elif run.accuracy:
+            rows.append([*first, validation_data(run.config), f"<b>{_percent(run.accuracy[max(run.accuracy)])}</b>"])
+    if not rows:
+        return ""
+    head = ["method", "command", "checkpoint", "measured on", "accuracy"]
+    return "<h2>Evaluated checkpoints</h2>" + _table(head, rows, "Accuracy in %, mean over tasks")
 
 
 def _ours(value: tuple[float, float] | None) -> str:
@@ -194,19 +281,25 @@ def _per_task(groups: Sequence[Group]) -> str:
     means = {}
     for number, group in enumerate(groups):
         for task in tasks:
-            values = [run.task_accuracy[task] for run in group.runs if task in run.task_accuracy]
-            if values:
-                means[number, task] = statistics.fmean(values)
-    least, most = min(means.values()), max(means.values())
+            found = mean_and_spread([run.task_accuracy[task] for run in group.runs if task in run.task_accuracy])
+            if found:
+                means[number, task] = found
+    values = [mean for mean, _ in means.values()]
+    least, most = min(values), max(values)
+    over_groups = {task: statistics.fmean(mean for (_, of), (mean, _) in means.items() if of == task) for task in tasks}
 
-    def cell(value: float | None) -> str:
+    def cell(value: tuple[float, float] | None) -> str:
         if value is None:
             return "-"
-        strength = 0.45 * (value - least) / (most - least) if most > least else 0.0
-        return f'<td style="background:rgb(49 104 142 / {strength:.2f})">{_percent(value)}</td>'
+        strength = 0.45 * (value[0] - least) / (most - least) if most > least else 0.0
+        return f'<td style="background:rgb(49 104 142 / {strength:.2f})">{_ours(value)}</td>'
 
-    rows = [[_text(task), *(cell(means.get((number, task))) for number in range(len(groups)))] for task in tasks]
-    caption = "Accuracy per task in %, at the last epoch, mean over seeds; darker is better"
+    ordered = sorted(tasks, key=lambda task: (-over_groups[task], task))
+    rows = [[_text(task), *(cell(means.get((number, task))) for number in range(len(groups)))] for task in ordered]
+    caption = (
+        f"Accuracy per task in % at the last epoch, {_measured(groups)}, mean ± standard deviation over seeds; best "
+        "task first, darker is better"
+    )
     return "<h3>Accuracy per task</h3>" + _table(["task", *(_text(group.name) for group in groups)], rows, caption)
 
 

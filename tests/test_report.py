@@ -342,7 +342,7 @@ def test_it_is_said_what_accuracy_was_measured_on(data, words, tmp_path):
     page = write_report([write_run(tmp_path / "run", config)], tmp_path).read_text()
     assert f"measured on the {words}" in page  # overview
     assert f"accuracy on the {words} (mean over tasks)" in page  # axis
-    assert f"<td>{words}</td>" in page  # table
+    assert f"Accuracy in % on the {words}" in page  # table
     assert f"last epoch, {words}" in page  # table per task
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from routing_lightning.plots.heatmaps import time_axis, time_edges, time_position
+from routing_lightning.plots.heatmaps import TIME, time_axis, time_edges, time_position
 from routing_lightning.plots.style import SOFT, look, new_figure, task_colours, task_dashes
 
 
@@ -20,7 +20,9 @@ def _legend(figure: Figure, axes: Axes, count: int) -> None:
     figure.legend(handles, names, loc="outside right upper", ncols=columns, handlelength=2.2, columnspacing=1.0)
 
 
-def policy_dynamics(steps: np.ndarray, probabilities: np.ndarray, tasks: Sequence[str], title: str = "") -> Figure:
+def policy_dynamics(
+    steps: np.ndarray, probabilities: np.ndarray, tasks: Sequence[str], title: str = "", label: str = "probability"
+) -> Figure:
     """The probability of one block over time, a curve per task (paper, probabilities of taking block 7).
 
     Args:
@@ -28,6 +30,7 @@ def policy_dynamics(steps: np.ndarray, probabilities: np.ndarray, tasks: Sequenc
         probabilities: (S, T) in [0, 1].
         tasks: T names.
         title: what the figure shows.
+        label: what the curves are.
 
     Returns:
         The figure with T lines in the order of the tasks.
@@ -44,7 +47,7 @@ def policy_dynamics(steps: np.ndarray, probabilities: np.ndarray, tasks: Sequenc
                 time_position(steps), probabilities[:, task], color=colour, linestyle=dashes, linewidth=1.2, label=name
             )
         time_axis(axes, time_edges(steps))
-        axes.set(xlabel="optimizer step", ylabel="probability", ylim=(-0.02, 1.02))
+        axes.set(xlabel=TIME, ylabel=label, ylim=(-0.02, 1.02))
         axes.set_title(title, loc="left")
         axes.grid(color=SOFT, linewidth=0.3)
         _legend(figure, axes, len(tasks))

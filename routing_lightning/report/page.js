@@ -1,4 +1,19 @@
 "use strict";
+// Routing maps: pointing at a task or a block lights the routes of its tasks; a click keeps them lit.
+for (const map of document.querySelectorAll(".map")) {
+  const parts = [...map.querySelectorAll("[data-tasks]")];
+  const tasksOf = (part) => part.dataset.tasks.split(" ").filter(Boolean);
+  let kept = "";
+  const light = (tasks) => {
+    map.classList.toggle("lit", tasks !== "");
+    const lit = new Set(tasks.split(" "));
+    for (const part of parts) part.classList.toggle("on", tasksOf(part).some((task) => lit.has(task)));
+  };
+  const at = (event) => event.target.closest("[data-tasks]")?.dataset.tasks ?? "";
+  map.addEventListener("pointerover", (event) => light(at(event) || kept));
+  map.addEventListener("pointerleave", () => light(kept));
+  map.addEventListener("click", (event) => { kept = kept === at(event) ? "" : at(event); light(kept); });
+}
 (() => {
   const source = document.getElementById("policies");
   if (!source) return;
@@ -14,6 +29,7 @@
   function open() {
     const run = runs[runBox.value];
     levels = Uint8Array.from(atob(run.levels), (c) => c.charCodeAt(0));
+    byId("measure").textContent = run.measure;
     time.max = run.steps.length - 1;
     time.value = time.max;
     canvases = run.actions.map((actions, depth) => {

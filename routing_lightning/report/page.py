@@ -15,7 +15,16 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from routing_lightning.plots import TASK_COLOURS, Curve, accuracy_curves, routing_map, task_colours, to_svg
+from routing_lightning.plots import (
+    TASK_COLOURS,
+    Curve,
+    accuracy_curves,
+    fold_links,
+    route_links,
+    routing_map,
+    task_colours,
+    to_svg,
+)
 from routing_lightning.plots.style import COLOUR_MAP, INK
 from routing_lightning.record import RouteRecord
 from routing_lightning.report.methods import (
@@ -36,7 +45,6 @@ from routing_lightning.report.runs import Run, join_resumed, read_run
 MOST_ROUTED = 24  # groups whose routes are shown
 MOST_FRAMES = 40  # pictures of a policy evolution
 MOST_CELLS = 200_000  # numbers of a policy evolution
-MOST_LINKS = 4000  # links of a routing map in vector graphics
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -123,7 +131,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> 
     body = ""
     for first, *others in rows:
         cells = "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in others)
-        body += f'<tr><th scope="row">{first}</th>{cells}</tr>'
+        body += f'<tr><th scope="row">{first.replace("_", "_<wbr>")}</th>{cells}</tr>'
     # The caption stands outside of what scrolls, so that it wraps; a region that scrolls is reachable by keyboard.
     return (
         f'<p class="caption">{caption}</p><div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}">'
@@ -196,15 +204,17 @@ def _legend(curves: Sequence[Curve]) -> str:
 def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) -> str:
     reached = max((epoch for group in groups for run in group.runs for epoch in run.accuracy), default=0)
     epochs = [epoch for epoch in EPOCHS if epoch <= reached]
-    head = ["method", "runs", "measured on", "epochs", *(f"epoch {epoch}" for epoch in epochs), "last"]
+    mixed = len({group.data for group in groups}) > 1
+    head = ["method", "last", *(f"epoch {epoch}" for epoch in epochs), "epochs", "runs", *["measured on"] * mixed]
     rows = []
     for group in groups:
         lengths = [max(run.accuracy, default=0) for run in group.runs]
         least, most = min(lengths), max(lengths)
         cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in epochs]
         span = str(most) if least == most else f"{least} to {most}"
-        rows.append([_text(group.name), str(len(group.runs)), group.data, span, *cells, _ours(group.at(least))])
-    caption = "Accuracy in %, mean ± standard deviation over seeds" + (
+        own = [span, str(len(group.runs)), *[group.data] * mixed]
+        rows.append([_text(group.name), _ours(group.at(least)), *cells, *own])
+    caption = f"Accuracy in % on the {_measured(groups)}, mean ± standard deviation over seeds" + (
         "; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else ""
     )
     ran = {group.method for group in groups}
@@ -318,18 +328,43 @@ def _maps(groups: Sequence[Group]) -> str:
         routes, counts, step = record.map_routes()
         if not len(routes):
             continue
-        order = np.argsort(-counts, kind="stable")[: MOST_LINKS // max(routes.shape[1] - 1, 1)]
-        figure = routing_map(routes[order], counts[order], record.task_names, record.action_names())
+        names = record.action_names()
+        figure = routing_map(routes, counts, record.task_names, names, in_use=record.in_use())
         inner = _figure(figure, f"{_text(_title(group))}, step {step}", f"routing map of {_title(group)}")
+        inner = inner.replace("<figure>", '<figure class="map">', 1) + _who_shares(routes, counts, record)
         name = f"<summary>{_text(_title(group))}</summary>"
         shown.append(f"<details{' open' if len(shown) < 2 else ''}>{name}{inner}</details>")
     if not shown:
         return ""
     text = (
-        "<p>Tasks on top, a row of blocks per depth. A link is wider where more of the task's samples go; blocks that "
-        "no task takes are faint. For each group its first recorded run.</p>"
+        "<p>Tasks on top, a row of blocks per depth, in an order in which few links cross. A block shows its number "
+        "and its tasks' letters; a link is wider where more of the task's samples go. Links of less than a tenth of "
+        "a task's samples and blocks not in use are left out. Point at a task or a block to see its routes alone; a "
+        "click keeps them. For each group its first recorded run.</p>"
     )
     return "<h2>Routing maps</h2>" + text + "".join(shown)
+
+
+def _who_shares(routes: np.ndarray, counts: np.ndarray, record: RouteRecord) -> str:
+    """The map as text: the tasks of each block that several share."""
+    tasks: dict[tuple[int, int], list[int]] = {}
+    for link in fold_links(route_links(routes, counts)):
+        here = tasks.setdefault((link.next_row, link.target), [])
+        if link.task not in here:
+            here.append(link.task)
+    names = record.action_names()
+    rows = [
+        [
+            f"depth {depth}, {names[depth - 1][block]}",
+            _text(", ".join(record.task_names[task] for task in sorted(here))),
+        ]
+        for (depth, block), here in sorted(tasks.items())
+        if len(here) > 1
+    ]
+    if not rows:
+        return ""
+    cells = [[first, f'<td class="words">{words}</td>'] for first, words in rows]
+    return f"<details><summary>Who shares what</summary>{_table(['block', 'tasks'], cells, 'Shared blocks')}</details>"
 
 
 def _frames(record: RouteRecord) -> dict[str, Any]:
@@ -342,6 +377,7 @@ def _frames(record: RouteRecord) -> dict[str, Any]:
         "steps": record.steps[picked].tolist(),
         "tasks": record.task_names,
         "actions": record.action_names(),
+        "measure": record.measure,
         "width": policy.shape[-1],
         "levels": base64.b64encode(levels.tobytes()).decode(),
     }
@@ -359,13 +395,13 @@ def _evolution(groups: Sequence[Group]) -> str:
     data = json.dumps({"palette": palette, "runs": runs}).replace("</", "<\\/")
     options = "".join(f'<option value="{number}">{_text(run["name"])}</option>' for number, run in enumerate(runs))
     return (
-        "<h2>Policy evolution</h2><p>How probably each task takes each block. Move the slider, also with the arrow "
-        "keys, Home and End.</p>"
+        "<h2>Policy evolution</h2><p>How probably each task takes each block, or which share of its samples did, where "
+        "the router looks at activations. Move the slider, also with the arrow keys, Home and End.</p>"
         f'<div class="controls"><label>Run <select id="run">{options}</select></label>'
         '<label>Time <input id="time" type="range" min="0" value="0" step="1"></label>'
         '<button id="play" type="button">Play</button><output id="step" for="time"></output></div>'
         '<div id="depths"></div><div class="legend"><span>0</span><canvas id="scale" width="256" height="12" '
-        'role="img" aria-label="colour scale of probability, from 0 to 1"></canvas><span>1 (probability)</span></div>'
+        'role="img" aria-label="colour scale from 0 to 1"></canvas><span>1 (<span id="measure"></span>)</span></div>'
         f'<script type="application/json" id="policies">{data}</script>'
     )
 

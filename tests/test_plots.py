@@ -465,14 +465,14 @@ def test_accuracy_curves_have_a_band_of_the_spread():
 
 def test_accuracy_of_one_epoch_is_drawn_on_axes_that_make_sense():
     curve = Curve("one", np.array([1]), np.array([0.997]), np.zeros(1))
-    (axes,) = accuracy_curves([curve], where="test set").axes
+    (axes,) = accuracy_curves([curve], what="accuracy on the test set").axes
     to_array(axes.figure)
     assert axes.get_xlim() == (0.5, 1.5)
     ticks = [tick for tick in axes.get_xticks() if 0.5 <= tick <= 1.5]
     assert ticks == [1]
     low, high = axes.get_ylim()
     assert high <= 1.01 and low > 0.8 and high - low > 0.05
-    assert axes.get_ylabel() == "accuracy on the test set (mean over tasks)"
+    assert axes.get_ylabel() == "accuracy on the test set"
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -75,13 +75,15 @@ class Curve:
     colour: str | None = None
 
 
-def accuracy_curves(curves: Sequence[Curve], title: str = "", where: str = "", legend: bool = True) -> Figure:
+def accuracy_curves(
+    curves: Sequence[Curve], title: str = "", what: str = "accuracy (mean over tasks)", legend: bool = True
+) -> Figure:
     """Accuracy over epochs, with a band of one standard deviation around each mean.
 
     Args:
         curves: what to draw, values in [0, 1].
         title: what the figure shows.
-        where: what the accuracy was measured on, such as ``test set``, for the axis.
+        what: which accuracy it is, for the axis.
         legend: whether the figure names its curves.
 
     Returns:
@@ -93,9 +95,11 @@ def accuracy_curves(curves: Sequence[Curve], title: str = "", where: str = "", l
     with matplotlib.rc_context(look()):
         figure = new_figure(5.0 + (columns * (0.6 + 0.055 * widest) if legend else 0), 3.6)
         axes = figure.subplots()
-        for curve, colour in zip(curves, colours, strict=True):
+        # The colours of many curves repeat: then a pattern tells them apart.
+        dashes = ["-"] * len(curves) if len(curves) <= 10 else task_dashes(len(curves))
+        for curve, colour, dash in zip(curves, colours, dashes, strict=True):
             dot = "o" if len(curve.epochs) == 1 or curve.dashed else None
-            line, size = (":", 2.5) if curve.dashed else ("-", 4)
+            line, size = (":", 2.5) if curve.dashed else (dash, 4)
             axes.plot(
                 curve.epochs, curve.mean, color=colour, linestyle=line, marker=dot, markersize=size, linewidth=1.4,
                 label=curve.name,
@@ -107,7 +111,7 @@ def accuracy_curves(curves: Sequence[Curve], title: str = "", where: str = "", l
                 axes.vlines(curve.epochs, low, high, color=colour, alpha=0.4, linewidth=3)
             else:
                 axes.fill_between(curve.epochs, low, high, color=colour, alpha=0.2, lw=0)
-        axes.set(xlabel="epoch", ylabel="accuracy" + f" on the {where}" * bool(where) + " (mean over tasks)")
+        axes.set(xlabel="epoch", ylabel=what)
         epochs = [epoch for curve in curves for epoch in curve.epochs.tolist()]
         if epochs and min(epochs) == max(epochs):
             axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)

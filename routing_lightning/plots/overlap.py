@@ -30,15 +30,23 @@ def overlap(shares: np.ndarray) -> np.ndarray:
 def cluster_order(values: np.ndarray) -> np.ndarray:
     """An order of the tasks in which those that share much stand side by side: (T, T) -> (T,) int.
 
-    By the second eigenvector of the graph's Laplacian, which changes least between tasks that share much.
+    Joins the two groups of tasks that share most on average, with those ends together that share most, until one is
+    left.
     """
     values = np.asarray(values, np.float64)
-    weights = (values + values.T) / 2 + 1e-3 * max(float(values.max(initial=0.0)), 1e-12)  # one graph, however little
-    np.fill_diagonal(weights, 0.0)
-    if len(weights) < 3:
-        return np.arange(len(weights))
-    vector = np.linalg.eigh(np.diag(weights.sum(1)) - weights)[1][:, 1].round(6)
-    return np.argsort(vector if vector[0] <= 0 else -vector, kind="stable")
+    groups = [[task] for task in range(len(values))]
+    shared = np.where(np.eye(len(values), dtype=bool), -np.inf, values)
+    while len(groups) > 1:
+        one, two = sorted(divmod(int(shared.argmax()), len(groups)))
+        left, right = groups[one], groups.pop(two)
+        mean = (shared[one] * len(left) + shared[two] * len(right)) / (len(left) + len(right))
+        pairs = [(x, y) for x in (left, left[::-1]) for y in (right, right[::-1])]
+        first, second = max(pairs, key=lambda pair: float(values[pair[0][-1], pair[1][0]]))
+        groups[one] = first + second
+        mean[one] = -np.inf
+        shared[one], shared[:, one] = mean, mean
+        shared = np.delete(np.delete(shared, two, axis=0), two, axis=1)
+    return np.array(groups[0] if groups else [], np.int64)
 
 
 def task_overlap(values: np.ndarray, tasks: Sequence[str], title: str = "", ordered: bool = True) -> Figure:

@@ -185,7 +185,9 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
         return "<p>No accuracy was logged yet.</p>"
     where = _measured(groups)
     caption = "The band is one standard deviation over seeds." * any(np.any(curve.spread > 0) for curve in curves)
-    figure = accuracy_curves(curves, f"Accuracy on {dataset}, {where}", where=where, legend=False)
+    figure = accuracy_curves(
+        curves, f"Accuracy on {dataset}, {where}", f"accuracy on the {where} (mean over tasks)", False
+    )
     plot = _figure(figure, _legend(curves) + caption, f"accuracy curves on {dataset}, {where}")
     return plot + _against_paper(groups, paper) + _against_control(groups)
 

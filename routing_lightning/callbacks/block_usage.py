@@ -10,6 +10,8 @@ from routing_lightning.record import in_use, shares, usage
 
 SCALES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # where the colours of a picture may end
 
+MOST_WRITTEN = 12  # tasks whose overlaps are written into the picture: more would take too long during a run
+
 
 class BlockUsage(RouteCallback):
     """How the training samples spread over the blocks, and how much the tasks share.
@@ -65,7 +67,8 @@ class BlockUsage(RouteCallback):
         if not self.epochs.over(trainer) or not writers(trainer):
             return
         values = overlap(shares(self.recorder.record().recent_counts()))
-        png = figure_png(task_overlap(values, self.recorder.task_names, "Shared blocks"))
+        names = self.recorder.task_names
+        png = figure_png(task_overlap(values, names, "Shared blocks", numbers=len(names) <= MOST_WRITTEN))
         for writer in writers(trainer):
             log_png(writer, "usage/overlap_of_tasks", png, trainer.global_step)
 

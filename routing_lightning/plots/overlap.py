@@ -49,20 +49,20 @@ def cluster_order(values: np.ndarray) -> np.ndarray:
     return np.array(groups[0] if groups else [], np.int64)
 
 
-def task_overlap(values: np.ndarray, tasks: Sequence[str], title: str = "", ordered: bool = True) -> Figure:
+def task_overlap(values: np.ndarray, tasks: Sequence[str], title: str = "", numbers: bool = True) -> Figure:
     """Who shares blocks with whom: task by task; values where there is room for them.
 
     Args:
         values: (T, T) in [0, 1], from :func:`overlap`.
         tasks: T names.
         title: what the figure shows.
-        ordered: whether tasks that share much stand side by side; else in the order of their numbers.
+        numbers: whether to write values, which takes the longer the more tasks there are.
 
     Returns:
         The figure; its image holds ``values``, in the order shown. Colours go up to the largest value of two tasks,
         since a task always shares with itself.
     """
-    order = cluster_order(values) if ordered else np.arange(len(tasks))
+    order = cluster_order(values)
     values, tasks = np.asarray(values)[np.ix_(order, order)], [shortened(tasks[task]) for task in order.tolist()]
     highest = highest_overlap(values)
     cell = 0.3 if len(tasks) <= 40 else CELL
@@ -72,7 +72,7 @@ def task_overlap(values: np.ndarray, tasks: Sequence[str], title: str = "", orde
         figure = new_figure(size[0], size[1] + margin)
         axes = figure.subplots()
         image = _cells(axes, values, highest)
-        if cell > CELL:
+        if numbers and cell > CELL:
             write_values(axes, values, highest)
         label_ticks(axes, "x", tasks, width)
         label_ticks(axes, "y", tasks, height)

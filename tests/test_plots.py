@@ -5,15 +5,17 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.collections import LineCollection, PatchCollection
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import routing_lightning
 from routing_lightning.plots import (
@@ -22,8 +24,10 @@ from routing_lightning.plots import (
     HeatmapFrame,
     accuracy_curves,
     block_usage,
+    cluster_order,
     evolution_panel,
     figure_png,
+    fold_links,
     overlap,
     policy_dynamics,
     policy_evolution,
@@ -38,8 +42,10 @@ from routing_lightning.plots import (
     to_array,
     to_svg,
     usage_evolution,
+    usage_heatmap,
 )
 from routing_lightning.plots.frame import LEVELS
+from routing_lightning.plots.routing_map import letters, map_order, spans
 from routing_lightning.plots.style import COLOUR_MAP, task_dashes
 from routing_lightning.record import action_labels
 
@@ -85,7 +91,6 @@ def test_evolution_panel_holds_the_distribution_over_time():
     figure = evolution_panel(STEPS, values, action_labels(4, 4))
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), values.T)
     assert texts(figure.axes[0].xaxis) == ["0", "10", "100"]
-    assert figure.axes[0].get_xlabel() == "optimizer step"
 
 
 def test_time_axis_shows_the_start_closely():
@@ -108,10 +113,10 @@ def test_dynamics_has_a_curve_per_task():
 
 def test_usage_bars_are_the_shares():
     shares = [np.array([0.5, 0.5, 0.0]), np.array([1.0, 0.0])]
-    figure = block_usage(shares, [action_labels(3, 3), action_labels(2, 1)])
+    figure = block_usage(shares, [action_labels(3, 3), action_labels(2, 1)], num_tasks=4)
     for axes, share in zip(figure.axes, shares, strict=True):
         assert [bar.get_height() for bar in axes.patches] == share.tolist()
-    assert "2 of 3 in use, entropy 0.69 nats" in figure.axes[0].get_title("left")
+    assert "2 of 3 in use (at least 2.5 %), entropy 0.69 of 1.10 nats" in figure.axes[0].get_title("left")
     assert texts(figure.axes[1].xaxis) == ["0", "PASS"]
 
 
@@ -142,11 +147,29 @@ def test_overlap_is_symmetric_and_a_chance(tasks, depth, blocks, seed):
     assert (values >= 0).all() and (values <= 1 + 1e-12).all()
 
 
-def test_overlap_figure_holds_the_values():
-    values = overlap(policies(3, 2, 4))
-    figure = task_overlap(values, ["a", "b", "c"])
-    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), values)
-    assert texts(figure.axes[0].xaxis) == texts(figure.axes[0].yaxis) == ["a", "b", "c"]
+def test_overlap_figure_holds_the_values_in_an_order_of_clusters():
+    values = np.array([[1, 0.0, 0.4, 0.0], [0.0, 1, 0.1, 0.5], [0.4, 0.1, 1, 0.0], [0.0, 0.5, 0.0, 1]])
+    order = cluster_order(values)
+    figure = task_overlap(values, ["a", "b", "c", "d"])
+    axes, (image,) = figure.axes[0], figure.axes[0].images
+    np.testing.assert_array_equal(image.get_array(), values[np.ix_(order, order)])
+    assert texts(axes.xaxis) == texts(axes.yaxis) == ["abcd"[task] for task in order]
+    places = np.argsort(order)
+    assert abs(places[0] - places[2]) == abs(places[1] - places[3]) == 1  # those that share stand side by side
+    assert image.get_clim() == (0, 0.5)  # the most that two tasks share
+    written = {text.get_text() for text in axes.texts}
+    assert written == {"100", "40", "50", "10"}
+
+
+@given(st.integers(1, 12), st.integers(0, 99))
+def test_clusters_stand_together(tasks, seed):
+    rng = np.random.default_rng(seed)
+    cluster = rng.integers(3, size=tasks)
+    order = cluster_order((cluster[:, None] == cluster).astype(float))
+    assert sorted(order.tolist()) == list(range(tasks))
+    if tasks > 2:
+        runs = 1 + np.count_nonzero(np.diff(cluster[order]))
+        assert runs == len(set(cluster.tolist()))
 
 
 # -- routing map -------------------------------------------------------------------------------------------------------
@@ -183,34 +206,136 @@ def test_what_flows_into_a_block_flows_out(tasks, depth, blocks, count, seed):
                 assert into == pytest.approx(out)
 
 
-def test_map_shows_each_link_and_faint_unused_blocks():
+def links_of(figure: Figure) -> dict[int, LineCollection]:
+    """The links of each task on a map (each task also has faint lines through its blocks)."""
+    found = {}
+    for part in figure.axes[0].collections:
+        if isinstance(part, LineCollection) and len(part.get_segments()) and len(part.get_segments()[0]) > 2:
+            found[int(part.get_gid().removeprefix("task-"))] = part
+    return found
+
+
+def boxes_of(figure: Figure) -> dict[tuple[int, int], Rectangle]:
+    """The box of each depth and block."""
+    return {tuple(map(int, box.get_gid().split("-")[1:3])): box for box in figure.axes[0].patches}
+
+
+def test_map_shows_each_link_and_names_the_tasks_in_blocks():
     routes, counts = np.array([[0, 2, 1], [0, 2, 0], [1, 0, 0]]), np.array([3, 1, 5])
-    links = route_links(routes, counts)
     actions = [action_labels(3, 3), action_labels(2, 1)]
-    (axes,) = routing_map(routes, counts, ["cats", "dogs"], actions).axes
-    (lines,) = [part for part in axes.collections if isinstance(part, LineCollection)]
-    assert lines.get_label() == "links" and len(lines.get_segments()) == len(links)
-    assert [to_hex(colour) for colour in lines.get_colors()] == [TASK_COLOURS[link.task] for link in links]
-    widths = np.array(lines.get_linewidths())
-    assert (np.argsort(widths, kind="stable") == np.argsort([link.share for link in links], kind="stable")).all()
-    boxes = [len(part.get_paths()) for part in axes.collections if isinstance(part, PatchCollection)]
-    assert boxes == [2, 1, 2, 0]  # used and unused of depth 1, then of depth 2
-    words = [text.get_text() for text in axes.texts]
-    assert {"cats", "dogs", "PASS", "depth 1\n2 of 3\nin use", "depth 2\n2 of 2\nin use"} <= set(words)
+    used = [np.array([True, False, True]), np.array([True, True])]
+    figure = routing_map(routes, counts, ["cats", "dogs"], actions, in_use=used)
+    for task, lines in links_of(figure).items():
+        own = [link for link in route_links(routes, counts) if link.task == task]
+        assert len(lines.get_segments()) == len(own)
+        assert {to_hex(colour) for colour in lines.get_colors()} == {TASK_COLOURS[task]}
+        widths = lines.get_linewidths()
+        assert (np.argsort(widths, kind="stable") == np.argsort([x.share for x in own], kind="stable")).all()
+    assert boxes_of(figure).keys() == {(1, 0), (1, 2), (2, 0), (2, 1)}  # unused ones are left out
+    words = [text.get_text() for text in figure.axes[0].texts]
+    assert {"A  cats", "B  dogs", "PASS", "A B", "depth 1\n2 of 3\nin use", "depth 2\n2 of 2\nin use"} <= set(words)
 
 
-def test_links_start_at_their_task_and_end_in_their_block():
-    routes = np.array([[task, (task * 7) % 5, task % 3] for task in range(6)])
-    actions = [action_labels(5, 5), action_labels(3, 3)]
-    (axes,) = routing_map(routes, np.ones(6), [f"t{i}" for i in range(6)], actions).axes
-    (lines,) = [part for part in axes.collections if isinstance(part, LineCollection)]
-    dots = axes.collections[-1].get_offsets()
-    for link, curve in zip(route_links(routes, np.ones(6)), lines.get_segments(), strict=True):
-        count = len(actions[link.next_row - 1])
-        assert abs(curve[-1, 0] - (link.target + 0.5) * 6 / count) <= 0.4  # within the box
-        assert curve[-1, 1] == pytest.approx(-link.next_row, abs=0.05)
-        if link.row == 0:
-            assert curve[0, 0] == pytest.approx(dots[link.task, 0])
+def random_routes(tasks: int, depth: int, blocks: int, count: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    some = np.concatenate([np.arange(tasks), rng.integers(tasks, size=count)])
+    return np.column_stack([some, rng.integers(blocks, size=(len(some), depth))])
+
+
+@pytest.mark.parametrize(("tasks", "depth", "blocks", "count"), [(6, 2, 5, 0), (20, 3, 20, 0), (20, 7, 20, 400)])
+def test_links_keep_apart_and_miss_the_text_of_blocks(tasks, depth, blocks, count):
+    routes = random_routes(tasks, depth, blocks, count)
+    sizes = [blocks - row % 2 for row in range(depth)]  # also of different numbers of blocks
+    routes[:, 1:] %= sizes
+    figure = routing_map(
+        routes, np.ones(len(routes)), [f"t{i}" for i in range(tasks)], [action_labels(k, k) for k in sizes]
+    )
+    boxes = boxes_of(figure)
+    kept = fold_links(route_links(routes, np.ones(len(routes))))
+    arrivals: dict[tuple[int, int], dict[int, float]] = {}
+    for task, lines in links_of(figure).items():
+        own = [link for link in kept if link.task == task]
+        for link, curve in zip(own, lines.get_segments(), strict=True):
+            box = boxes[link.next_row, link.target]
+            assert box.get_x() < curve[-1, 0] < box.get_x() + box.get_width()
+            assert curve[-1, 1] == pytest.approx(box.get_y() + box.get_height())  # ends at the upper edge
+            arrivals.setdefault((link.next_row, link.target), {})[task] = curve[-1, 0]
+            if link.row:  # and goes on at the lower one, at the same place
+                source = boxes[link.row, link.source]
+                assert curve[0, 1] == pytest.approx(source.get_y())
+                assert curve[0, 0] == pytest.approx(arrivals[link.row, link.source][task])
+    for places in arrivals.values():  # inches: 7 pixels at 80 per inch
+        assert len(places) == 1 or np.diff(sorted(places.values())).min() > 0.085
+    for row in range(1, depth + 1):
+        row_boxes = sorted((box for (at, _), box in boxes.items() if at == row), key=lambda box: box.get_x())
+        for left, right in pairwise(row_boxes):
+            assert left.get_x() + left.get_width() < right.get_x()
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 6), st.integers(0, 60), st.integers(0, 99))
+def test_folded_links_still_lead_from_each_task_to_the_end(tasks, depth, blocks, count, seed):
+    routes = random_routes(tasks, depth, blocks, count, seed)
+    links = route_links(routes, np.ones(len(routes)))
+    kept = fold_links(links)
+    assert set(kept) <= set(links)
+    ends = {(link.task, link.next_row, link.target) for link in kept} | {(task, 0, task) for task in range(tasks)}
+    starts = {(link.task, link.row, link.source) for link in kept}
+    assert starts <= ends  # each begins where another one ends
+    assert all(end in starts for end in ends if end[1] < depth)
+    for link in links:
+        if link.share >= 0.1 and (link.task, link.row, link.source) in ends:
+            assert link in kept
+
+
+def test_few_links_cross_where_none_must():
+    rng = np.random.default_rng(0)
+    blocks = [rng.permutation(8) for _ in range(3)]
+    tasks = rng.permutation(8)
+    routes = np.array([[task, *(names[task // 2 * 2] for names in blocks)] for task in tasks])  # pairs side by side
+    order = map_order(route_links(routes, np.ones(8)), 8, [[]] * 3)
+    for row, names in enumerate(blocks, start=1):
+        pairs = [names[task // 2 * 2] for task in order[0]]
+        assert [block for block, _ in groupby(pairs)] == order[row]
+
+
+def test_short_names_of_tasks():
+    assert [letters(number) for number in (0, 25, 26, 27, 701, 702)] == ["A", "Z", "AA", "AB", "ZZ", "AAA"]
+    assert spans([0, 1, 2, 5]) == "A-C F" and spans([3, 4]) == "D E" and spans([]) == "" and spans([1]) == "B"
+
+
+def test_map_in_a_page_tells_its_script_the_tasks():
+    routes = np.array([[0, 1], [1, 1], [2, 0]])
+    svg = to_svg(routing_map(routes, np.ones(3), ["a", "b", "c"], [action_labels(2, 2)]))
+    assert set(re.findall(r'data-tasks="([^"]*)"', svg)) == {"0", "1", "2", "0 1"}
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_switch_from_linear_to_logarithmic_steps_is_marked():
+    figures = [
+        policy_evolution(STEPS, policies(5, 2, 3), ["a", "b"], action_labels(3, 3)),
+        policy_dynamics(STEPS, policies(5, 2), ["a", "b"]),
+        usage_evolution(STEPS, [policies(5, 3)], [action_labels(3, 3)]),
+        evolution_panel(STEPS, policies(5, 3), action_labels(3, 3)),
+    ]
+    for figure in figures:
+        said = " ".join([figure.axes[0].get_xlabel(), getattr(figure._supxlabel, "_text", "")])
+        assert "linear to 10" in said and "then logarithmic" in said
+        (mark,) = [part for part in figure.axes[0].collections if isinstance(part, LineCollection)]
+        assert mark.get_segments()[0][0, 0] == time_position(np.array(10))
+        minor = figure.axes[0].xaxis.get_minorticklocs()
+        np.testing.assert_allclose(minor[:9], time_position(np.arange(1, 10)))
+
+
+def test_use_of_blocks_is_scaled_to_the_most_used_and_marks_equal_use():
+    values = np.array([[0.1, 0.2, 0.0, 0.7], [0.5, 0.5, np.nan, np.nan]])
+    figure = usage_heatmap(values, ["1", "2"], action_labels(4, 4), 0.7)
+    axes, bar = figure.axes
+    assert axes.images[0].get_clim() == (0, 0.7)
+    assert (axes.get_ylabel(), axes.get_xlabel(), bar.get_ylabel()) == ("depth", "function block", "share of samples")
+    (mark,) = [line for line in bar.lines if len(line.get_ydata()) == 2]
+    assert mark.get_ydata()[0] == 0.25 and "equal use" in [text.get_text() for text in bar.texts]
 
 
 # -- fast pictures -----------------------------------------------------------------------------------------------------
@@ -302,7 +427,7 @@ def every_figure(tasks: int, blocks: int) -> list[Figure]:
         policy_evolution(STEPS, values[:, : min(tasks, 20)], names[:20], actions),
         policy_dynamics(STEPS, values[:, :, 0], names),
         routing_map(routes, np.ones(tasks), names, [actions, actions]),
-        block_usage([values[-1].mean(0)] * 2, [actions, actions]),
+        block_usage([values[-1].mean(0)] * 2, [actions, actions], tasks),
         usage_evolution(STEPS, [values.mean(1)] * 2, [actions, actions]),
         task_overlap(overlap(values[-1][:, None]), names),
         accuracy_curves([Curve(name, np.arange(5), values[:, i, 0], values[:, i, 1]) for i, name in enumerate(names)]),
@@ -336,6 +461,18 @@ def test_accuracy_curves_have_a_band_of_the_spread():
     (band,) = axes.collections
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.min() == pytest.approx(0.2) and heights.max() == pytest.approx(0.7)
+
+
+def test_accuracy_of_one_epoch_is_drawn_on_axes_that_make_sense():
+    curve = Curve("one", np.array([1]), np.array([0.997]), np.zeros(1))
+    (axes,) = accuracy_curves([curve], what="accuracy on the test set").axes
+    to_array(axes.figure)
+    assert axes.get_xlim() == (0.5, 1.5)
+    ticks = [tick for tick in axes.get_xticks() if 0.5 <= tick <= 1.5]
+    assert ticks == [1]
+    low, high = axes.get_ylim()
+    assert high <= 1.01 and low > 0.8 and high - low > 0.05
+    assert axes.get_ylabel() == "accuracy on the test set"
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

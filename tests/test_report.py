@@ -1,5 +1,7 @@
 """The commands plot and report, on runs that are written by hand."""
 
+import copy
+import itertools
 import json
 import re
 from pathlib import Path
@@ -15,15 +17,29 @@ from routing_lightning.errors import UsageError
 from routing_lightning.record import RouteRecord
 from routing_lightning.report import find_runs, read_run, write_report
 from routing_lightning.report.draw import figures
-from routing_lightning.report.methods import dataset_name, group_runs, method_name, paper_values
+from routing_lightning.report.methods import (
+    control_of,
+    dataset_name,
+    difference,
+    group_runs,
+    method_name,
+    paper_values,
+    validation_data,
+)
 from routing_lightning.report.runs import join_resumed, seconds_per_epoch
+from tests.test_methods import merged as merged_row
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
-def config_of(seed: int = 0, name: str = "cifar_mtl", **trainer) -> dict:
-    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    return {**config, "seed_everything": seed, "trainer": {**config["trainer"], **trainer}}
+def merged(names) -> dict:
+    return merged_row({"config": " ".join(f"`{name}`" for name in names)})
+
+
+def config_of(seed: int = 0, *names: str, **trainer) -> dict:
+    """What config files hold together, such as ``methods/wpl``; the later ones overrule; by default ``cifar_mtl``."""
+    config = merged(names or ("cifar_mtl",))
+    return {**config, "seed_everything": seed, "trainer": {**config.get("trainer", {}), **trainer}}
 
 
 def record_of(tasks: int = 3, blocks: int = 4, snapshots: int = 6, seed: int = 0) -> RouteRecord:
@@ -129,41 +145,130 @@ def test_a_resumed_run_continues_the_one_before(tmp_path):
     assert run.folder == second and run.accuracy == pytest.approx({1: 0.2, 2: 0.3, 3: 0.5, 4: 0.6})
 
 
+def write_evaluation(folder: Path, source: Path, command: str, options: dict | None = None) -> Path:
+    """A run of another command, with the checkpoint of a training."""
+    checkpoint = {"ckpt_path": str(source / "checkpoints" / "epoch=1-step=20.ckpt"), "weights_only": None}
+    own = {"return_predictions": None} if command == "predict" else {"verbose": True}
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config_of() | checkpoint | own | (options or {})))
+    tag = {"validate": "val", "test": "test"}.get(command)
+    with SummaryWriter(str(folder)) as writer:
+        if tag:
+            writer.add_scalar("epoch", 0, 0)
+            writer.add_scalar(f"{tag}/acc", 0.35, 0)
+    return folder
+
+
+def test_only_a_fit_continues_a_fit(tmp_path):
+    first = write_run(tmp_path / "fit", config_of(), accuracies=(0.2, 0.3), record=record_of())
+    resumed = config_of() | {"ckpt_path": str(first / "checkpoints" / "epoch=1-step=20.ckpt")}
+    folders = [first, write_run(tmp_path / "resumed", resumed, (0.5,), first_epoch=2)]
+    folders += [write_evaluation(tmp_path / name, first, name) for name in ("validate", "test", "predict")]
+    found = [read_run(folder) for folder in folders]
+    assert [run.command for run in found] == ["fit", "fit", "validate", "test", "predict"]
+    for order in itertools.permutations(found):
+        (group,) = group_runs(join_resumed([copy.deepcopy(run) for run in order]))
+        assert group.name == "routing-all-fc"
+        (run,) = group.runs
+        assert run.folder == folders[1] and run.accuracy == pytest.approx({1: 0.2, 2: 0.3, 3: 0.5})
+        assert run.record is not None and run.task_accuracy  # its own or that of the run before
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_an_evaluation_leaves_its_training_in_the_report(command, tmp_path):
+    first = write_run(tmp_path / "logs" / "version_0", config_of(), record=record_of())
+    write_evaluation(tmp_path / "logs" / "version_1", first, command)
+    page = write_report(find_runs([tmp_path]), tmp_path / "out").read_text()
+    assert "1 group of runs" in page and "<h2>Routing maps</h2>" in page and "<b>40.0</b>" in page
+    assert "verbose" not in page and "return_predictions" not in page
+    if command == "predict":
+        assert "Evaluated checkpoints" not in page
+    else:
+        row = re.search(r"Evaluated checkpoints.*<tbody><tr>(.*?)</tr>", page, re.DOTALL)[1]
+        assert "version_0, epoch=1-step=20.ckpt" in row and command in row and "<b>35.0</b>" in row
+
+
+def test_an_evaluation_without_a_logger_hides_nothing(tmp_path):
+    """It leaves its config in the Trainer's folder, which may be that of a training or above all of them."""
+    first = write_run(tmp_path / "lightning_logs" / "version_0", config_of(), record=record_of())
+    for folder in (tmp_path, first):
+        config = config_of() | {"verbose": True, "ckpt_path": str(first / "checkpoints" / "a.ckpt")}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (run,) = join_resumed([read_run(folder) for folder in find_runs([tmp_path])])
+    assert run.folder == first and len(run.accuracy) == 3 and run.record is not None
+
+
+def test_resumed_runs_are_joined_in_any_order(tmp_path):
+    folders = [write_run(tmp_path / "0", config_of(), (0.1,), record=record_of())]
+    for number in (1, 2):
+        config = config_of() | {"ckpt_path": str(folders[-1] / "checkpoints" / "x.ckpt")}
+        folders.append(write_run(tmp_path / str(number), config, (0.1 + number / 10,), first_epoch=number))
+    for order in itertools.permutations(folders):
+        (run,) = join_resumed([read_run(folder) for folder in order])
+        assert run.accuracy == pytest.approx({1: 0.1, 2: 0.2, 3: 0.3})
+        assert run.record is not None  # of the run two before
+
+
 # -- names and groups --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "dataset", "method"),
+    ("names", "dataset", "method"),
     [
         ("cifar_mtl", "CIFAR-MTL", "routing-all-fc"),
         ("min_mtl", "MIN-MTL", "routing-all-fc"),
         ("mnist_mtl", "MNIST-MTL", "routing-all-fc"),
-        ("cifar_task_specific_1_fc", "CIFAR-MTL", "task specific-1-fc"),
-        ("cifar_task_specific_all_fc", "CIFAR-MTL", "task specific-all-fc"),
-        ("cifar_cross_stitch", "CIFAR-MTL", "cross stitch-all-fc"),
-        ("cifar_soft_mixture", "CIFAR-MTL", "soft mixture-all-fc"),
-        ("cifar_dispatched", "CIFAR-MTL", "routing-all-fc dispatched"),
-        ("cifar_recurrent", "CIFAR-MTL", "routing-all-fc recursive"),
-        ("cifar_single_agent", "CIFAR-MTL", "routing-all-fc single agent"),
-        ("cifar_reinforce_mlp", "CIFAR-MTL", "REINFORCE: approx"),
-        ("cifar_q_table", "CIFAR-MTL", "Qlearning: table"),
-        ("cifar_q_mlp", "CIFAR-MTL", "Qlearning: approx"),
+        ("data/mnist_mtl methods/soft_mixture", "MNIST-MTL", "soft mixture-all-fc"),
+        ("data/min_mtl methods/wpl", "MIN-MTL", "routing-all-fc"),
+        ("data/cifar_mtl methods/task_specific_1_fc", "CIFAR-MTL", "task specific-1-fc"),
+        ("data/cifar_mtl methods/task_specific_all_fc", "CIFAR-MTL", "task specific-all-fc"),
+        ("data/cifar_mtl methods/cross_stitch", "CIFAR-MTL", "cross stitch-all-fc"),
+        ("data/cifar_mtl methods/soft_mixture", "CIFAR-MTL", "soft mixture-all-fc"),
+        ("data/cifar_mtl methods/dispatched", "CIFAR-MTL", "routing-all-fc dispatched"),
+        ("data/cifar_mtl methods/wpl networks/recurrent", "CIFAR-MTL", "routing-all-fc recursive"),
+        ("data/cifar_mtl methods/single_agent", "CIFAR-MTL", "routing-all-fc single agent"),
+        ("data/cifar_mtl methods/reinforce_mlp", "CIFAR-MTL", "REINFORCE: approx"),
+        ("data/cifar_mtl methods/q_table", "CIFAR-MTL", "Qlearning: table"),
+        ("data/cifar_mtl methods/q_mlp", "CIFAR-MTL", "Qlearning: approx"),
     ],
 )
-def test_shipped_configs_have_the_paper_s_names(name, dataset, method):
-    config = config_of(name=name)
+def test_shipped_configs_have_the_paper_s_names(names, dataset, method):
+    config = config_of(0, *names.split())
     assert (dataset_name(config), method_name(config)) == (dataset, method)
     assert (dataset, method) in paper_values()
 
 
-def test_controls_have_names_of_their_own():
-    assert method_name(config_of(name="cifar_shared")) == "shared"
-    assert method_name(config_of(name="cifar_fixed_random")) == "fixed random routing"
-    assert method_name(config_of(name="cifar_wpl_mlp")) == "MARL-WPL: approx"
-    assert method_name(config_of(name="cifar_mtl_pcgrad")) == "routing-all-fc + PCGrad"
-    assert method_name(config_of(name="cifar_separate")) == "separate networks"
-    assert method_name(config_of(name="cifar_task_specific_all_fc_pcgrad")) == "task specific-all-fc + PCGrad"
-    assert dataset_name(config_of(name="digits_mtl")) == "Digits-MTL"
+@pytest.mark.parametrize(
+    ("names", "method"),
+    [
+        ("methods/shared", "shared"),
+        ("methods/separate", "separate networks"),
+        ("methods/fixed_random", "fixed random routing"),
+        ("methods/gumbel", "Gumbel-softmax routing"),
+        ("methods/top1", "top-1 routing"),
+        ("methods/wpl_mlp", "MARL-WPL: approx"),
+        ("methods/reinforce_table", "REINFORCE: table"),
+        ("methods/wpl methods/pcgrad", "routing-all-fc + PCGrad"),
+        ("methods/task_specific_all_fc methods/pcgrad", "task specific-all-fc + PCGrad"),
+        ("methods/wpl networks/all_layers", "routing-all-layers"),
+        ("methods/single_agent networks/all_layers", "routing-all-layers single agent"),
+        ("methods/gumbel networks/all_layers", "Gumbel-softmax routing, all layers"),
+        ("methods/wpl networks/resnet18", "routing-resnet18"),
+        ("methods/q_table networks/resnet18", "Qlearning: table, resnet18"),
+        ("methods/fixed_random networks/recurrent", "fixed random routing, recursive"),
+    ],
+)
+def test_what_the_paper_lacks_has_names_of_its_own(names, method):
+    name = method_name(config_of(0, *names.split()))
+    assert name == method
+    assert name not in {known for _, known in paper_values()}
+
+
+def test_every_method_has_a_name_of_its_own():
+    names = {path.stem: method_name(config_of(0, f"methods/{path.stem}")) for path in (CONFIGS / "methods").iterdir()}
+    del names["pcgrad"]  # goes with another method
+    assert len(set(names.values())) == len(names), names
+    assert dataset_name(config_of(0, "data/digits_mtl")) == "Digits-MTL"
 
 
 def test_paper_values_are_shares():
@@ -187,6 +292,73 @@ def test_runs_that_differ_in_the_seed_are_one_group(tmp_path):
 def test_where_logs_lie_does_not_split_a_group(tmp_path):
     folders = [write_run(tmp_path / f"v{i}", config_of(i, default_root_dir=f"/somewhere/{i}")) for i in range(2)]
     assert len(group_runs([read_run(folder) for folder in folders])) == 1
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+def test_difference_to_the_control_is_paired_by_seed(tmp_path):
+    ours = [write_run(tmp_path / f"a{s}", config_of(s), (0.1, 0.5 + s / 10)) for s in range(3)]
+    theirs = [
+        write_run(tmp_path / f"b{s}", config_of(s, "data/cifar_mtl", "methods/fixed_random"), (0.1, 0.4 + s / 8))
+        for s in range(3)
+    ]
+    group, control = group_runs([read_run(folder) for folder in ours + theirs])
+    assert control_of([group, control]) is control
+    found = difference(group, control)
+    gaps = np.array([0.1, 0.075, 0.05])
+    assert (found.epoch, found.seeds, found.mean) == (2, 3, pytest.approx(gaps.mean(), abs=1e-6))
+    assert found.half == pytest.approx(4.303 * gaps.std(ddof=1) / np.sqrt(3), abs=1e-6)  # Student's t, 2 degrees
+    page = write_report(ours + theirs, tmp_path).read_text()
+    assert "Compared with the control" in page and "+7.5" in page and "+1.3 to +13.7" in page
+
+
+def test_differences_need_common_seeds_and_equal_data(tmp_path):
+    config = config_of(0, "data/cifar_mtl", "methods/fixed_random")
+    (control,) = group_runs([read_run(write_run(tmp_path / "c", config))])
+    (one,) = group_runs([read_run(write_run(tmp_path / "1", config_of(0)))])
+    (other,) = group_runs([read_run(write_run(tmp_path / "2", config_of(1)))])
+    held_out = config_of(0)
+    held_out["data"]["init_args"]["val_fraction"] = 0.1
+    (part,) = group_runs([read_run(write_run(tmp_path / "3", held_out))])
+    assert difference(one, control).seeds == 1 and np.isnan(difference(one, control).half)
+    assert difference(other, control) is None and difference(part, control) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"class_path": "CIFARMTLDataModule"}, "test set"),
+        ({"class_path": "routing_lightning.datamodules.CIFAR", "init_args": {"val_fraction": 0.0}}, "test set"),
+        ({"class_path": "CIFARMTLDataModule", "init_args": {"val_fraction": 0.1}}, "validation part"),
+        ({"class_path": "mine.Data", "init_args": {"val_fraction": 0.0}}, "validation data"),  # maybe its own
+        ({}, "validation data"),
+    ],
+)  # fmt: skip
+def test_it_is_said_what_accuracy_was_measured_on(data, words, tmp_path):
+    config = config_of()
+    config["data"] = data
+    assert validation_data(config) == words
+    page = write_report([write_run(tmp_path / "run", config)], tmp_path).read_text()
+    assert f"measured on the {words}" in page  # overview
+    assert f"accuracy on the {words} (mean over tasks)" in page  # axis
+    assert f"Accuracy in % on the {words}" in page  # table
+    assert f"last epoch, {words}" in page  # table per task
+
+
+def test_rows_of_the_paper_that_were_not_run_are_folded(tmp_path):
+    page = write_report([write_run(tmp_path / "run", config_of())], tmp_path).read_text()
+    shown, folded = re.search(r"<h2>CIFAR-MTL.*?<h3>", page, re.DOTALL)[0].split("<details>")
+    assert "cross stitch-all-fc" in folded and "cross stitch-all-fc" not in shown
+    assert "MARL-WPL: table" not in shown + folded  # the same as routing-all-fc
+    assert "epoch 1" in shown and "epoch 5" not in shown and "epoch 100" in folded  # no columns of dashes
+    assert "<td>-</td>" not in shown + folded
+
+
+def test_tasks_are_ordered_by_accuracy(tmp_path):
+    page = write_report([write_run(tmp_path / "run", config_of())], tmp_path).read_text()
+    table = page.split("Accuracy per task</h3>")[1].split("</table>")[0]
+    assert re.findall(r'"row">task &lt;(\d)', table) == ["2", "1", "0"]
 
 
 # -- plot --------------------------------------------------------------------------------------------------------------

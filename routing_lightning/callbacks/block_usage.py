@@ -3,34 +3,44 @@
 import lightning as L
 import numpy as np
 
-from routing_lightning.callbacks.access import every_steps, log_png, log_scalars, writers
+from routing_lightning.callbacks.access import Epochs, every_steps, log_png, log_scalars, writers
 from routing_lightning.callbacks.drawing import RouteCallback
-from routing_lightning.plots import HeatmapFrame, overlap, policy_heatmap, task_overlap
-from routing_lightning.record import shares
+from routing_lightning.plots import HeatmapFrame, figure_png, overlap, task_overlap, usage_heatmap
+from routing_lightning.record import in_use, shares, usage
+
+SCALES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # where the colours of a picture may end
+
+MOST_WRITTEN = 12  # tasks whose overlaps are written into the picture: more would take too long during a run
 
 
 class BlockUsage(RouteCallback):
     """How the training samples spread over the blocks, and how much the tasks share.
 
-    Counted since the last log, at step 1, 4, 16, ... and then every ``every_n_steps`` steps:
+    Of the latest tenth of all training samples, each task counting the same; at step 1, 4, 16, ..., then every
+    ``every_n_steps`` steps, and at the end of each epoch:
 
     - ``usage/entropy/depth_<d>``: entropy of the blocks' shares of samples, in nats;
-    - ``usage/in_use/depth_<d>``: blocks that got a sample;
+    - ``usage/in_use/depth_<d>``: blocks in use (:func:`~routing_lightning.record.in_use`);
     - ``usage/overlap``: the chance that samples of two tasks take the same block, mean over depths and pairs of tasks;
-    - pictures ``usage/share`` (depths x blocks) and ``usage/overlap_of_tasks`` (task x task).
+    - picture ``usage/share`` (depths x blocks).
+
+    After epoch 2, 4, ..., then every ``every_n_epochs`` epochs, and the last: picture ``usage/overlap_of_tasks``
+    (task x task).
 
     Needs a :class:`RouteRecorder` before it in the list of callbacks.
 
     Args:
         every_n_steps: optimizer steps between two logs, at least 1.
+        every_n_epochs: epochs between two pictures of the overlap, at least 1.
 
     Raises:
-        UsageError: if the value is below 1.
+        UsageError: if a value is below 1.
     """
 
-    def __init__(self, every_n_steps: int = 1000) -> None:
+    def __init__(self, every_n_steps: int = 1000, every_n_epochs: int = 10) -> None:
         super().__init__()
         self.steps = every_steps(every_n_steps, "BlockUsage")
+        self.epochs = Epochs(every_n_epochs, "BlockUsage")
 
     def check(self) -> None:
         """Asks for charts."""
@@ -40,36 +50,55 @@ class BlockUsage(RouteCallback):
         }
 
     def start(self, trainer: L.Trainer) -> None:
-        """Draws the frames."""
-        self.steps.last = trainer.global_step
-        if not writers(trainer):
-            return
-        names = self.recorder.task_names
-        depths = [f"depth {depth + 1}" for depth in range(len(self.recorder.num_actions))]
-        most = int(self.recorder.num_actions.max())
-        actions = max(self.recorder.record().action_names(), key=len)
-        usage = policy_heatmap(np.zeros((len(depths), most)), depths, actions, "Share of the samples of a depth")
-        self._usage = HeatmapFrame(usage, np.arange(most + 1) - 0.5, np.arange(len(depths) + 1) - 0.5)
-        square = np.arange(len(names) + 1) - 0.5
-        self._overlap = HeatmapFrame(task_overlap(np.zeros((len(names), len(names))), names), square, square)
+        """Starts to count from here."""
+        self.steps.last, self.epochs.last = trainer.global_step, trainer.current_epoch
+        self._logged = trainer.global_step
+        self._frames: dict[float, HeatmapFrame] = {}
 
     def after_batch(self, trainer: L.Trainer) -> None:
         """Logs if it is due."""
-        if not self.steps.due(trainer.global_step):
+        if self.steps.due(trainer.global_step):
+            self.write(trainer)
+
+    def after_epoch(self, trainer: L.Trainer) -> None:
+        """Logs the state at the end of the epoch, and draws the overlap if it is due."""
+        if self._logged < trainer.global_step:
+            self.write(trainer)
+        if not self.epochs.over(trainer) or not writers(trainer):
             return
-        recent = self.counts_since()
-        usage, by_task = shares(recent.sum(0)), shares(recent)  # (D, K), (T, D, K)
-        seen = by_task.sum((1, 2)) > 0
+        values = overlap(shares(self.recorder.record().recent_counts()))
+        names = self.recorder.task_names
+        png = figure_png(task_overlap(values, names, "Shared blocks", numbers=len(names) <= MOST_WRITTEN))
+        for writer in writers(trainer):
+            log_png(writer, "usage/overlap_of_tasks", png, trainer.global_step)
+
+    def write(self, trainer: L.Trainer) -> None:
+        """Logs the numbers and the picture of the shares."""
+        self._logged = trainer.global_step
+        recent = self.recorder.record().recent_counts()
+        share, by_task = usage(recent), shares(recent)  # (D, K), (T, D, K)
+        seen = int((by_task.sum((1, 2)) > 0).sum())
         values = {}
-        for depth, share in enumerate(usage):
-            positive = share[share > 0]
+        for depth, count in enumerate(self.recorder.num_actions):
+            here = share[depth, :count]
+            positive = here[here > 0]
             values[f"usage/entropy/depth_{depth + 1}"] = float(-(positive * np.log(positive)).sum())
-            values[f"usage/in_use/depth_{depth + 1}"] = float(len(positive))
+            values[f"usage/in_use/depth_{depth + 1}"] = float(in_use(here, len(recent)).sum())
         common = overlap(by_task)
-        pairs = int(seen.sum()) * (int(seen.sum()) - 1)
-        if pairs:
-            values["usage/overlap"] = float((common.sum() - np.trace(common)) / pairs)
+        if seen > 1:
+            values["usage/overlap"] = float((common.sum() - np.trace(common)) / (seen * (seen - 1)))
         log_scalars(trainer, values)
         for writer in writers(trainer):
-            log_png(writer, "usage/share", self._usage.png(usage), trainer.global_step)
-            log_png(writer, "usage/overlap_of_tasks", self._overlap.png(common), trainer.global_step)
+            log_png(writer, "usage/share", self.picture(share), trainer.global_step)
+
+    def picture(self, share: np.ndarray) -> bytes:
+        """The shares (D, K) as a PNG file, colours up to the scale above the largest share."""
+        highest = next(scale for scale in SCALES if scale >= share.max() or scale == SCALES[-1])
+        if highest not in self._frames:
+            depths = [str(depth + 1) for depth in range(len(share))]
+            actions = max(self.recorder.record().action_names(), key=len)
+            figure = usage_heatmap(np.zeros(share.shape), depths, actions, highest, "Share of the samples of a depth")
+            rows, columns = (np.arange(size + 1) - 0.5 for size in share.shape)
+            self._frames[highest] = HeatmapFrame(figure, columns, rows)
+        missing = np.arange(share.shape[1]) >= self.recorder.num_actions[:, None]
+        return self._frames[highest].png(np.where(missing, np.nan, share / highest))

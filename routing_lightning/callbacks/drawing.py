@@ -24,7 +24,6 @@ class RouteCallback(L.Callback):
 
     def __init__(self) -> None:
         self._active = False
-        self._seen = np.zeros(0, np.int64)
 
     def start(self, trainer: L.Trainer) -> None:
         """Called once before the first batch."""
@@ -35,20 +34,18 @@ class RouteCallback(L.Callback):
     def after_epoch(self, trainer: L.Trainer) -> None:
         """Called after each epoch and its validation."""
 
-    def counts_since(self) -> np.ndarray:
-        """Training samples of each task that took each action since the last call: (T, D, K) int64."""
-        totals = self.recorder.totals()
-        recent = totals - self._seen
-        self._seen = totals
-        return recent
+    @property
+    def measure(self) -> str:
+        """What :meth:`policy` gives, in words."""
+        return "share of samples" if policy_of(self.router) is None else "probability"
 
     def policy(self) -> np.ndarray:
         """What each task does now, (T, D, K).
 
-        The policy's probabilities; for routers without a table, the shares of the training samples since the last call.
+        The policy's probabilities; for routers without a table, how the latest training samples were spread.
         """
         table = policy_of(self.router)
-        return shares(self.counts_since()) if table is None else table
+        return shares(self.recorder.recent()) if table is None else table
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Finds router and recorder.
@@ -77,7 +74,6 @@ class RouteCallback(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Starts to count from here."""
         if self._active:
-            self._seen = self.recorder.totals()
             self.start(trainer)
 
     def on_train_batch_end(

@@ -43,7 +43,9 @@ class PolicyHeatmap(RouteCallback):
             if tuple(names) not in frames:
                 empty = np.zeros((len(record.task_names), len(names)))
                 columns, rows = np.arange(len(names) + 1) - 0.5, np.arange(len(empty) + 1) - 0.5
-                frames[tuple(names)] = HeatmapFrame(policy_heatmap(empty, record.task_names, names), columns, rows)
+                frames[tuple(names)] = HeatmapFrame(
+                    policy_heatmap(empty, record.task_names, names, label=self.measure), columns, rows
+                )
         self._frames = [frames[tuple(names)] for names in record.action_names()]
         if trainer.global_step == 0 and policy_of(self.router) is not None:
             self.draw(trainer)
@@ -79,7 +81,7 @@ class PolicyHeatmap(RouteCallback):
         for depth, names in enumerate(record.action_names()):
             actions = tuple(names)
             if actions not in frames:
-                panel = evolution_panel(record.steps, policy[:, 0, depth, : len(actions)], actions)
+                panel = evolution_panel(record.steps, policy[:, 0, depth, : len(actions)], actions, self.measure)
                 frames[actions] = HeatmapFrame(panel, edges, np.arange(len(actions) + 1) - 0.5)
             for task, name in enumerate(record.task_names):
                 png = frames[actions].png(policy[:, task, depth, : len(actions)].T)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
 from routing_lightning.errors import UsageError
-from routing_lightning.record import FILE_NAME, RouteRecord, write_whole
+from routing_lightning.record import FILE_NAME, POOLED, RouteRecord, write_whole
 from routing_lightning.routers import Router
 from routing_lightning.rows import RowGatherer
 
@@ -68,7 +68,6 @@ class RouteRecorder(L.Callback):
         self.charts: dict[str, dict[str, list]] = {}
         self._snapshots: list[Snapshot] = []
         self._pending = np.zeros((0, 0, 0), np.int64)  # counts since the last snapshot
-        self._total = self._pending.copy()
         self._buffer: list[tuple[Tensor, Tensor]] = []  # tasks and actions of batches not counted yet
         self._validation: list[Tensor] = []
         self._routes = (np.zeros((0, 0), np.int64), np.zeros(0, np.int64), 0)
@@ -121,19 +120,24 @@ class RouteRecorder(L.Callback):
         self._snapshots = [Snapshot(*snap) for snap in zip(record.steps.tolist(), record.counts, tables, strict=True)]
         self._routes = record.routes, record.route_counts, record.route_step
         self._pending = state_dict["pending"].numpy().copy()
-        self._total = record.counts.sum(0) + self._pending
         self._buffer.clear()
         self._packed = (-2, -2), b""
         self.thinned = int(state_dict["thinned"])
 
     def _clear(self, shape: tuple[int, ...]) -> None:
         """Begins a history of (T, D, K) = ``shape``."""
-        self._pending, self._total = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        self._pending = np.zeros(shape, np.int64)
         self._snapshots.clear()
         self._buffer.clear()
         self._routes = np.zeros((0, 1 + shape[1]), np.int64), np.zeros(0, np.int64), 0
         self._packed = (-2, -2), b""
         self.thinned = max(0, math.ceil(math.log2(max(1, self._pending.size) / QUICK)))
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Makes an evaluation log at the step of its checkpoint: Lightning would log it at step 0."""
+        if not trainer.training:
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.state_dict"]
+            trainer.fit_loop.epoch_loop._batches_that_stepped = progress["_batches_that_stepped"]
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -182,10 +186,16 @@ class RouteRecorder(L.Callback):
         elif len(self._buffer) >= BUFFERED_BATCHES:
             self._count()
 
-    def totals(self) -> np.ndarray:
-        """Training samples of each task that took each action since the history began: (T, D, K) int64."""
+    def recent(self, samples: int = POOLED) -> np.ndarray:
+        """Training samples that took each action lately, so many of each task or more: (T, D, K) int64."""
         self._count()
-        return self._total.copy()
+        counts = self._pending.copy()
+        for snap in reversed(self._snapshots):
+            few = counts.sum(-1) < samples
+            if not few.any():
+                break
+            counts += np.where(few[..., None], snap.counts, 0)
+        return counts
 
     def _count(self) -> None:
         """Adds the buffered routes to the pending counts."""
@@ -196,9 +206,7 @@ class RouteRecorder(L.Callback):
         self._buffer.clear()
         _, depth, most = self._pending.shape
         cells = (tasks[:, None] * depth + np.arange(depth)) * most + actions
-        counted = np.bincount(cells[actions >= 0], minlength=self._pending.size).reshape(self._pending.shape)
-        self._pending += counted
-        self._total += counted
+        self._pending += np.bincount(cells[actions >= 0], minlength=self._pending.size).reshape(self._pending.shape)
 
     def _take(self, step: int) -> None:
         """Takes a snapshot."""

@@ -10,9 +10,10 @@ from routing_lightning.plots.heatmaps import (
     time_edges,
     time_position,
     usage_evolution,
+    usage_heatmap,
 )
-from routing_lightning.plots.overlap import overlap, task_overlap
-from routing_lightning.plots.routing_map import Link, route_links, routing_map
+from routing_lightning.plots.overlap import cluster_order, overlap, task_overlap
+from routing_lightning.plots.routing_map import Link, fold_links, route_links, routing_map
 from routing_lightning.plots.style import TASK_COLOURS, save, task_colours, to_array, to_svg
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "Link",
     "accuracy_curves",
     "block_usage",
+    "cluster_order",
     "evolution_panel",
     "figure_png",
+    "fold_links",
     "overlap",
     "policy_dynamics",
     "policy_evolution",
@@ -38,4 +41,5 @@ __all__ = [
     "to_array",
     "to_svg",
     "usage_evolution",
+    "usage_heatmap",
 ]

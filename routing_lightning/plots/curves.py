@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from routing_lightning.plots.heatmaps import time_axis, time_edges, time_position
+from routing_lightning.plots.heatmaps import TIME, time_axis, time_edges, time_position
 from routing_lightning.plots.style import SOFT, look, new_figure, task_colours, task_dashes
 
 
@@ -20,7 +20,9 @@ def _legend(figure: Figure, axes: Axes, count: int) -> None:
     figure.legend(handles, names, loc="outside right upper", ncols=columns, handlelength=2.2, columnspacing=1.0)
 
 
-def policy_dynamics(steps: np.ndarray, probabilities: np.ndarray, tasks: Sequence[str], title: str = "") -> Figure:
+def policy_dynamics(
+    steps: np.ndarray, probabilities: np.ndarray, tasks: Sequence[str], title: str = "", label: str = "probability"
+) -> Figure:
     """The probability of one block over time, a curve per task (paper, probabilities of taking block 7).
 
     Args:
@@ -28,6 +30,7 @@ def policy_dynamics(steps: np.ndarray, probabilities: np.ndarray, tasks: Sequenc
         probabilities: (S, T) in [0, 1].
         tasks: T names.
         title: what the figure shows.
+        label: what the curves are.
 
     Returns:
         The figure with T lines in the order of the tasks.
@@ -44,7 +47,7 @@ def policy_dynamics(steps: np.ndarray, probabilities: np.ndarray, tasks: Sequenc
                 time_position(steps), probabilities[:, task], color=colour, linestyle=dashes, linewidth=1.2, label=name
             )
         time_axis(axes, time_edges(steps))
-        axes.set(xlabel="optimizer step", ylabel="probability", ylim=(-0.02, 1.02))
+        axes.set(xlabel=TIME, ylabel=label, ylim=(-0.02, 1.02))
         axes.set_title(title, loc="left")
         axes.grid(color=SOFT, linewidth=0.3)
         _legend(figure, axes, len(tasks))
@@ -72,12 +75,16 @@ class Curve:
     colour: str | None = None
 
 
-def accuracy_curves(curves: Sequence[Curve], title: str = "") -> Figure:
+def accuracy_curves(
+    curves: Sequence[Curve], title: str = "", what: str = "accuracy (mean over tasks)", legend: bool = True
+) -> Figure:
     """Accuracy over epochs, with a band of one standard deviation around each mean.
 
     Args:
         curves: what to draw, values in [0, 1].
         title: what the figure shows.
+        what: which accuracy it is, for the axis.
+        legend: whether the figure names its curves.
 
     Returns:
         The figure with a line per curve.
@@ -86,23 +93,40 @@ def accuracy_curves(curves: Sequence[Curve], title: str = "") -> Figure:
     widest = min(max((len(curve.name) for curve in curves), default=0), 60)
     columns = -(-len(curves) // 26)
     with matplotlib.rc_context(look()):
-        figure = new_figure(5.5 + columns * (0.6 + 0.055 * widest), 3.8)
+        figure = new_figure(5.0 + (columns * (0.6 + 0.055 * widest) if legend else 0), 3.6)
         axes = figure.subplots()
-        for curve, colour in zip(curves, colours, strict=True):
+        # The colours of many curves repeat: then a pattern tells them apart.
+        dashes = ["-"] * len(curves) if len(curves) <= 10 else task_dashes(len(curves))
+        for curve, colour, dash in zip(curves, colours, dashes, strict=True):
             dot = "o" if len(curve.epochs) == 1 or curve.dashed else None
-            line = ":" if curve.dashed else "-"
+            line, size = (":", 2.5) if curve.dashed else (dash, 4)
             axes.plot(
-                curve.epochs, curve.mean, color=colour, linestyle=line, marker=dot, markersize=2.5, linewidth=1.4,
+                curve.epochs, curve.mean, color=colour, linestyle=line, marker=dot, markersize=size, linewidth=1.4,
                 label=curve.name,
             )  # fmt: skip
-            if not curve.dashed and np.any(curve.spread > 0):
-                axes.fill_between(
-                    curve.epochs, curve.mean - curve.spread, curve.mean + curve.spread, color=colour, alpha=0.2, lw=0
-                )
-        axes.set(xlabel="epoch", ylabel="accuracy (mean over tasks)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if curve.dashed or not np.any(curve.spread > 0):
+                continue
+            low, high = curve.mean - curve.spread, curve.mean + curve.spread
+            if len(curve.epochs) == 1:
+                axes.vlines(curve.epochs, low, high, color=colour, alpha=0.4, linewidth=3)
+            else:
+                axes.fill_between(curve.epochs, low, high, color=colour, alpha=0.2, lw=0)
+        axes.set(xlabel="epoch", ylabel=what)
+        epochs = [epoch for curve in curves for epoch in curve.epochs.tolist()]
+        if epochs and min(epochs) == max(epochs):
+            axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)
+        _span_of_shares(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
         axes.set_title(title, loc="left")
         axes.grid(color=SOFT, linewidth=0.3)
-        _legend(figure, axes, len(curves))
+        if legend:
+            _legend(figure, axes, len(curves))
     return figure
+
+
+def _span_of_shares(axes: Axes, least: float = 0.1) -> None:
+    """Makes the y axis span at least ``least``, and nothing outside of [0, 1] but the width of a line."""
+    low, high = axes.get_ylim()
+    more = max(0.0, least - (high - low)) / 2
+    axes.set_ylim(max(low - more, -0.01), min(high + more, 1.01))

@@ -52,8 +52,8 @@ class HeatmapFrame:
         self._column_of = np.clip(np.searchsorted(x_edges, x, "right") - 1, 0, len(x_edges) - 2)
 
     def paint(self, values: np.ndarray) -> np.ndarray:
-        """The picture for cells (R, C) in [0, 1]: (height, width) uint8 numbers of colours in :attr:`palette`."""
-        levels = (np.clip(values, 0, 1) * (LEVELS - 1)).round().astype(np.uint8)
+        """The picture for cells (R, C) in [0, 1], white where NaN: (height, width) uint8 numbers of :attr:`palette`."""
+        levels = np.where(np.isnan(values), 255, (np.clip(values, 0, 1) * (LEVELS - 1)).round()).astype(np.uint8)
         picture = self._background.copy()
         picture[self._area] = levels[self._row_of][:, self._column_of]
         return picture

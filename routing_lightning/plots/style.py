@@ -79,6 +79,11 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def shortened(name: str, most: int = 20) -> str:
+    """A name of at most so many characters; the end of a longer one is left out."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def label_ticks(axes: Axes, which: str, labels: Sequence[str], inches: float) -> None:
     """Names the cells 0, 1, ... of an axis, leaving out names where there is no room for all.
 
@@ -124,7 +129,10 @@ def to_svg(figure: Figure) -> str:
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<g id=\"[^\"]*\">", "<g>", svg)  # names of groups, the same in each figure of a page
+    # Names of groups are the same in each figure of a page; those of the routing map become data for its script.
+    svg = re.sub(r'<g id="task-(\d+)"', r'<g data-tasks="\1"', svg)
+    svg = re.sub(r'<g id="block-\d+-\d+-([\d-]*)"', lambda m: f'<g data-tasks="{m[1].replace("-", " ")}"', svg)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     for colour, page_colour in PAGE_COLOURS.items():
         svg = svg.replace(colour, page_colour)
     return svg

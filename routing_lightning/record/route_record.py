@@ -12,6 +12,7 @@ import numpy as np
 from routing_lightning.errors import UsageError
 
 FILE_NAME = "routes.npz"
+POOLED = 100  # samples of a task that make a share: its standard error is then at most 5 %
 
 AXES = {
     "steps": ["snapshot"],
@@ -41,6 +42,43 @@ def shares(counts: np.ndarray) -> np.ndarray:
     totals = counts.sum(-1, keepdims=True)
     found: np.ndarray = np.divide(counts, totals, out=np.zeros(counts.shape, np.float32), where=totals > 0)
     return found
+
+
+def usage(counts: np.ndarray) -> np.ndarray:
+    """How the samples spread over the blocks of each depth, each task counting the same.
+
+    Args:
+        counts: (..., T, D, K), samples.
+
+    Returns:
+        (..., D, K) float32: the mean of the tasks' shares, over the tasks that have samples there; sums to 1.
+    """
+    by_task = shares(counts)
+    return shares(by_task.sum(-3))
+
+
+def in_use(share: np.ndarray, num_tasks: int) -> np.ndarray:
+    """Which blocks of a depth are in use: those with at least a tenth of an equal share (see :func:`least_use`).
+
+    The one meaning of "in use" in all figures and logs.
+
+    Args:
+        share: (K,) in [0, 1], from :func:`usage`.
+        num_tasks: T.
+
+    Returns:
+        (K,) bool.
+    """
+    return share >= least_use(len(share), num_tasks)
+
+
+def least_use(num_actions: int, num_tasks: int) -> float:
+    """From which share of the samples on a block is in use, in (0, 1).
+
+    A tenth of what each block gets if all are used equally, or of what a block gets that serves one task alone,
+    whichever is less: so exploration does not count, and a task's own block does, with many blocks or many tasks.
+    """
+    return 0.1 / max(num_actions, num_tasks)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -89,23 +127,42 @@ class RouteRecord:
         pairs = zip(self.num_actions.tolist(), self.num_blocks.tolist(), strict=True)
         return [action_labels(actions, blocks) for actions, blocks in pairs]
 
+    @property
+    def measure(self) -> str:
+        """What :meth:`policy` gives, in words."""
+        return "share of samples" if self.probabilities is None else "probability"
+
     def policy(self) -> np.ndarray:
         """What each task does at each snapshot: (S, T, D, K) float32.
 
-        The policy's probabilities; for routers without a table, the shares of the training samples since the snapshot
-        before, or the last known shares where a task had no sample.
+        The policy's probabilities; for routers without a table, how the training samples went (:meth:`pooled`).
         """
         if self.probabilities is not None:
             return self.probabilities
-        known = shares(self.counts)
-        seen = self.counts.sum(-1) > 0  # (S, T, D)
-        order = np.where(seen, np.arange(len(seen))[:, None, None], 0)
-        last = np.maximum.accumulate(order, axis=0)
-        return np.take_along_axis(known, last[..., None], axis=0)
+        return self.pooled()
+
+    def pooled(self) -> np.ndarray:
+        """Shares of the training samples around each snapshot: (S, T, D, K) float32.
+
+        Of as many snapshots up to it as hold at least ``POOLED`` samples of the task; at the start, of its first so
+        many. A few samples alone would look like a policy that jumps.
+        """
+        until = np.concatenate([np.zeros_like(self.counts[:1]), self.counts.cumsum(0)])  # (S + 1, T, D, K)
+        samples = until.sum(-1)  # (S + 1, T, D)
+        first, last = np.zeros_like(samples[1:]), np.zeros_like(samples[1:])
+        here = np.arange(1, len(samples))
+        for task, depth in np.ndindex(samples.shape[1:]):
+            column = samples[:, task, depth]
+            enough = min(int(np.searchsorted(column, POOLED)), len(column) - 1)
+            last[:, task, depth] = np.maximum(here, enough)
+            since = np.searchsorted(column, column[last[:, task, depth]] - POOLED, "right") - 1
+            first[:, task, depth] = np.where(here > enough, np.maximum(since, 0), 0)
+        ends = [np.take_along_axis(until, at[..., None], axis=0) for at in (first, last)]
+        return shares(ends[1] - ends[0])
 
     def usage(self) -> np.ndarray:
-        """How all training samples spread over the blocks, at each snapshot: (S, D, K) float32."""
-        return shares(self.counts.sum(1))
+        """How the training samples around each snapshot spread over the blocks: (S, D, K) float32."""
+        return shares(self.pooled().sum(1))
 
     def recent_counts(self, portion: float = 0.1) -> np.ndarray:
         """Counts of the latest snapshots that together hold this portion of all training samples: (T, D, K) int64."""
@@ -113,6 +170,11 @@ class RouteRecord:
         missing = np.cumsum(samples[::-1])[::-1] - samples  # samples after each snapshot
         latest: np.ndarray = self.counts[missing < portion * samples.sum()]
         return np.asarray(latest.sum(0))
+
+    def in_use(self) -> list[np.ndarray]:
+        """For each depth (K_d,) bool: the actions in use by the latest tenth of the training samples."""
+        share = usage(self.recent_counts())
+        return [in_use(share[depth, :count], len(self.task_names)) for depth, count in enumerate(self.num_actions)]
 
     def map_routes(self) -> tuple[np.ndarray, np.ndarray, int]:
         """Routes (P, 1 + D), samples that take each (P,), and their optimizer step, for the routing map.

@@ -17,7 +17,7 @@ from routing_lightning.plots import (
     task_overlap,
     usage_evolution,
 )
-from routing_lightning.record import FILE_NAME, RouteRecord, shares
+from routing_lightning.record import FILE_NAME, RouteRecord, shares, usage
 
 
 def figures(record: RouteRecord, block: int | None = None) -> Iterator[tuple[str, Figure]]:
@@ -30,29 +30,34 @@ def figures(record: RouteRecord, block: int | None = None) -> Iterator[tuple[str
     Raises:
         UsageError: if no depth has such a block.
     """
-    policy, names, tasks = record.policy(), record.action_names(), record.task_names
+    policy, names, tasks, measure = record.policy(), record.action_names(), record.task_names, record.measure
     if block is not None and not 0 <= block < record.num_actions.max():
         raise UsageError(f"--block is {block}, but the run has blocks 0 to {record.num_actions.max() - 1}.")
-    step = record.steps[-1]
+    step, what = record.steps[-1], measure.capitalize()
     for depth, actions in enumerate(names):
-        here = policy[:, :, depth, : len(actions)]
-        yield f"policy_depth_{depth + 1}", policy_heatmap(here[-1], tasks, actions, f"Depth {depth + 1}, step {step}")
-        title = f"Policies at depth {depth + 1}"
-        yield f"policy_evolution_depth_{depth + 1}", policy_evolution(record.steps, here, tasks, actions, title)
+        here, title = policy[:, :, depth, : len(actions)], f"Depth {depth + 1}, step {step}"
+        yield f"policy_depth_{depth + 1}", policy_heatmap(here[-1], tasks, actions, title, measure)
+        title = f"{what} of the blocks at depth {depth + 1}"
+        yield (
+            f"policy_evolution_depth_{depth + 1}",
+            policy_evolution(record.steps, here, tasks, actions, title, measure),
+        )
         chosen = int(here[-1].sum(0).argmax()) if block is None else block
         if chosen < len(actions):
-            title = f"Probability of block {actions[chosen]} at depth {depth + 1}"
-            figure = policy_dynamics(record.steps, here[:, :, chosen], tasks, title)
+            title = f"{what} of block {actions[chosen]} at depth {depth + 1}"
+            figure = policy_dynamics(record.steps, here[:, :, chosen], tasks, title, measure)
             yield f"policy_dynamics_depth_{depth + 1}_block_{actions[chosen]}", figure
     routes, counts, route_step = record.map_routes()
     if len(routes):
-        yield "routing_map", routing_map(routes, counts, tasks, names, f"Routing map, step {route_step}")
+        title = f"Routing map, step {route_step}"
+        yield "routing_map", routing_map(routes, counts, tasks, names, title, record.in_use())
     recent = record.recent_counts()
     if recent.sum():
-        usage = shares(recent.sum(0))
+        share = usage(recent)
         samples = int(recent[:, 0].sum())
-        by_depth = [usage[depth, : len(actions)] for depth, actions in enumerate(names)]
-        yield "block_usage", block_usage(by_depth, names, f"Use of the blocks by the last {samples} training samples")
+        by_depth = [share[depth, : len(actions)] for depth, actions in enumerate(names)]
+        title = f"Use of the blocks by the last {samples} training samples"
+        yield "block_usage", block_usage(by_depth, names, len(tasks), title)
         over_time = [record.usage()[1:, depth, : len(actions)] for depth, actions in enumerate(names)]
         if len(record.steps) > 1:
             yield "block_usage_evolution", usage_evolution(record.steps[1:], over_time, names, "Use of the blocks")

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -14,6 +14,8 @@ import numpy as np
 from routing_lightning.plots import Curve
 from routing_lightning.report.runs import Run
 
+ALL_FC = "routing-all-fc"
+SAME = {"MARL-WPL: table": ALL_FC}  # two names of the paper for one method
 EPOCHS = (1, 5, 10, 20, 50, 100)  # of the paper's table
 # What may differ between two runs of a group, since it does not change the training.
 APART = (
@@ -26,7 +28,16 @@ APART = (
     "trainer.callbacks",
     "trainer.enable_progress_bar",
     "trainer.enable_model_summary",
+    "trainer.enable_checkpointing",
+    "trainer.enable_autolog_hparams",
+    "trainer.log_every_n_steps",
+    "trainer.num_sanity_val_steps",
+    "trainer.profiler",
+    "trainer.model_registry",
+    "trainer.accelerator",
     "data.init_args.root",
+    "data.init_args.cache_dir",
+    "data.init_args.download",
 )
 
 
@@ -47,6 +58,20 @@ def dataset_name(config: dict[str, Any]) -> str:
     if name.startswith("MiniImageNet"):
         return "MIN-MTL"
     return known.get(name, name)
+
+
+def validation_data(config: dict[str, Any]) -> str:
+    """What ``val/*`` was measured on, in words, as far as a config tells.
+
+    Of our datamodules ``val_fraction`` says it; another one may hold out a part of its own, or none.
+    """
+    data = config.get("data")
+    fraction = _args(data).get("val_fraction")
+    path = data.get("class_path", "") if isinstance(data, dict) else ""
+    if fraction:
+        return "validation part"
+    ours = fraction == 0 and path.startswith("routing_lightning.")
+    return "test set" if ours or (fraction is None and "." not in path and path) else "validation data"
 
 
 def method_name(config: dict[str, Any]) -> str:
@@ -74,13 +99,18 @@ def _network_name(model: dict[str, Any]) -> str:
 
 def _routing_name(args: dict[str, Any]) -> str:
     """Name of a routed network: by its router, and by its body where that is not the paper's."""
-    network = _class(args.get("network")) or "RoutingAllFC"
-    recurrent = bool(_args(args.get("network")).get("recurrent_steps"))
+    network = args.get("network")
+    kind, options = _class(network) or "RoutingAllFC", _args(network)
     name = _router_name(args["router"])
-    if recurrent and name == "routing-all-fc":
-        return "routing-all-fc recursive"
-    body = "recurrent" if recurrent else {"RoutingAllFC": "", "RoutingAllLayers": "all layers"}.get(network, network)
-    return f"{name}, {body}" if body else name
+    if options.get("recurrent_steps"):
+        return f"{name} recursive" if name == ALL_FC else f"{name}, recursive"
+    if kind == "RoutingAllFC":
+        return name
+    body = options.get("name", "resnet18") if kind == "RoutedBackbone" else kind
+    body = "all layers" if kind == "RoutingAllLayers" else body
+    if name.startswith(ALL_FC):  # all-fc names what is routed
+        return name.replace(ALL_FC, f"routing-{body.replace(' ', '-')}")
+    return f"{name}, {body}"
 
 
 def _router_name(part: Any) -> str:
@@ -89,18 +119,19 @@ def _router_name(part: Any) -> str:
         routes = router.get("routes", "random")
         return f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
     if kind != "RewardRouter":
-        return kind
+        return {"GumbelRouter": "Gumbel-softmax routing", "Top1Router": "top-1 routing"}.get(kind, kind)
     learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
     agents = router.get("agents", "per_task")
     if agents == "dispatched":
-        return "routing-all-fc dispatched"
+        return f"{ALL_FC} dispatched"
     if agents == "single" and learner in ("REINFORCE", "WPL"):
-        return "routing-all-fc single agent"
+        return f"{ALL_FC} single agent"
     if learner == "WPL":
-        return "routing-all-fc"  # the paper's MARL-WPL: table is the same
+        return ALL_FC  # the paper's MARL-WPL: table is the same
     known = {"QLearning": "Qlearning", "WPL": "MARL-WPL"}
     learner = learner.removeprefix("Approximate")
-    return f"{known.get(learner, learner)}: {'table' if policy.startswith('Tabular') else 'approx'}"
+    name = f"{known.get(learner, learner)}: {'table' if policy.startswith('Tabular') else 'approx'}"
+    return f"{name}, single agent" if agents == "single" else name
 
 
 def _class(part: Any) -> str | None:
@@ -137,6 +168,11 @@ class Group:
     method: str
     runs: list[Run]
 
+    @property
+    def data(self) -> str:
+        """What its accuracy was measured on, in words."""
+        return validation_data(self.runs[0].config)
+
     def curve(self) -> Curve:
         """Mean and spread of the accuracy at each epoch that a run reached."""
         epochs = sorted({epoch for run in self.runs for epoch in run.accuracy})
@@ -151,10 +187,67 @@ class Group:
 
     def at(self, epoch: int) -> tuple[float, float] | None:
         """Mean and standard deviation of the accuracy at an epoch, over the runs that reached it."""
-        values = [run.accuracy[epoch] for run in self.runs if epoch in run.accuracy]
-        if not values:
-            return None
-        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
+        return mean_and_spread([run.accuracy[epoch] for run in self.runs if epoch in run.accuracy])
+
+    def seeds_at(self, epoch: int) -> dict[Any, float]:
+        """The accuracy of each seed at an epoch that it reached."""
+        return {run.config.get("seed_everything"): run.accuracy[epoch] for run in self.runs if epoch in run.accuracy}
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float] | None:
+    """Mean and standard deviation: None of no value, and no deviation (NaN) of a single one."""
+    if not values:
+        return None
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+# Methods that do not learn where to route, the nearest to routing first: what a learned route must beat.
+CONTROLS = ("fixed random routing", "shared", "task specific-all-fc", "task specific-1-fc", "separate networks")
+# Quantiles of Student's t for 95 %, by degrees of freedom from 1.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+def control_of(groups: Sequence[Group]) -> Group | None:
+    """The group that the others are compared with, None if there is no control among them."""
+    return next(
+        (group for name in CONTROLS for group in groups if group.method == name and len(group.curve().epochs)), None
+    )
+
+
+@dataclass
+class Difference:
+    """How much better a group is than a control, seed by seed.
+
+    Attributes:
+        epoch: the last epoch that both reached with a common seed.
+        seeds: number of common seeds.
+        mean: mean difference of the accuracies.
+        half: half the width of its 95 % interval (Student's t); NaN for a single seed.
+    """
+
+    epoch: int
+    seeds: int
+    mean: float
+    half: float
+
+
+def difference(group: Group, control: Group) -> Difference | None:
+    """The paired difference; None if the two have no seed, or no epoch, in common, or were measured on other data."""
+    if group.data != control.data:
+        return None
+    epochs = sorted({epoch for run in group.runs for epoch in run.accuracy}, reverse=True)
+    best: list[float] = []
+    for epoch in epochs:  # the latest of those with the most seeds
+        ours, theirs = group.seeds_at(epoch), control.seeds_at(epoch)
+        pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+        if len(pairs) > len(best):
+            best, last = pairs, epoch
+    if not best:
+        return None
+    mean, spread = statistics.fmean(best), statistics.stdev(best) if len(best) > 1 else math.nan
+    freedom = len(best) - 1
+    quantile = STUDENT[freedom - 1] if freedom <= len(STUDENT) else 1.96 + 2.5 / freedom
+    return Difference(last, len(best), mean, quantile * spread / math.sqrt(len(best)))
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:

@@ -1,4 +1,19 @@
 "use strict";
+// Routing maps: pointing at a task or a block lights the routes of its tasks; a click keeps them lit.
+for (const map of document.querySelectorAll(".map")) {
+  const parts = [...map.querySelectorAll("[data-tasks]")];
+  const tasksOf = (part) => part.dataset.tasks.split(" ").filter(Boolean);
+  let kept = "";
+  const light = (tasks) => {
+    map.classList.toggle("lit", tasks !== "");
+    const lit = new Set(tasks.split(" "));
+    for (const part of parts) part.classList.toggle("on", tasksOf(part).some((task) => lit.has(task)));
+  };
+  const at = (event) => event.target.closest("[data-tasks]")?.dataset.tasks ?? "";
+  map.addEventListener("pointerover", (event) => light(at(event) || kept));
+  map.addEventListener("pointerleave", () => light(kept));
+  map.addEventListener("click", (event) => { kept = kept === at(event) ? "" : at(event); light(kept); });
+}
 (() => {
   const source = document.getElementById("policies");
   if (!source) return;
@@ -14,6 +29,7 @@
   function open() {
     const run = runs[runBox.value];
     levels = Uint8Array.from(atob(run.levels), (c) => c.charCodeAt(0));
+    byId("measure").textContent = run.measure;
     time.max = run.steps.length - 1;
     time.value = time.max;
     canvases = run.actions.map((actions, depth) => {
@@ -34,12 +50,14 @@
 
   function drawDepth(canvas, depth, run) {
     const tasks = run.tasks, actions = run.actions[depth];
-    const cell = Math.max(4, Math.min(18, Math.floor(640 / Math.max(tasks.length, actions.length))));
     const pen = canvas.getContext("2d");
-    const font = `${Math.min(12, Math.max(8, cell - 2))}px system-ui, sans-serif`;
+    const most = Math.floor(640 / Math.max(tasks.length, actions.length));
+    const named = most >= 8;
+    const font = `${Math.min(12, Math.max(8, most - 2))}px system-ui, sans-serif`;
     pen.font = font;
-    const named = cell >= 8;
     const left = named ? Math.ceil(Math.max(...tasks.map((name) => pen.measureText(name).width))) + 8 : 4;
+    const room = Math.floor((depths.clientWidth - left) / actions.length);  // on a phone
+    const cell = Math.max(named ? 9 : 4, Math.min(18, most, room));
     const width = left + cell * actions.length, height = cell * tasks.length + 18;
     const ratio = window.devicePixelRatio || 1;
     canvas.width = width * ratio;
@@ -97,6 +115,7 @@
   });
   time.addEventListener("input", () => { stop(); draw(); });
   runBox.addEventListener("change", () => { stop(); open(); });
+  addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
   const scale = byId("scale").getContext("2d");

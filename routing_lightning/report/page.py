@@ -15,16 +15,36 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from routing_lightning.plots import TASK_COLOURS, Curve, accuracy_curves, routing_map, task_colours, to_svg
-from routing_lightning.plots.style import COLOUR_MAP
+from routing_lightning.plots import (
+    TASK_COLOURS,
+    Curve,
+    accuracy_curves,
+    fold_links,
+    route_links,
+    routing_map,
+    task_colours,
+    to_svg,
+)
+from routing_lightning.plots.style import COLOUR_MAP, INK
 from routing_lightning.record import RouteRecord
-from routing_lightning.report.methods import EPOCHS, Group, group_runs, paper_values
-from routing_lightning.report.runs import join_resumed, read_run
+from routing_lightning.report.methods import (
+    EPOCHS,
+    SAME,
+    Group,
+    control_of,
+    dataset_name,
+    difference,
+    group_runs,
+    mean_and_spread,
+    method_name,
+    paper_values,
+    validation_data,
+)
+from routing_lightning.report.runs import Run, join_resumed, read_run
 
 MOST_ROUTED = 24  # groups whose routes are shown
 MOST_FRAMES = 40  # pictures of a policy evolution
 MOST_CELLS = 200_000  # numbers of a policy evolution
-MOST_LINKS = 4000  # links of a routing map in vector graphics
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -40,15 +60,16 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     Raises:
         UsageError: if a run cannot be read.
     """
-    groups = group_runs(join_resumed([read_run(folder) for folder in folders]))
+    runs = [read_run(folder) for folder in folders]
+    groups = group_runs(join_resumed(runs))
     out.mkdir(parents=True, exist_ok=True)
     path = out / "report.html"
-    path.write_text(page(groups), encoding="utf-8")
+    path.write_text(page(groups, evaluated(runs)), encoding="utf-8")
     return path
 
 
-def page(groups: Sequence[Group]) -> str:
-    """The whole page."""
+def page(groups: Sequence[Group], evaluations: Sequence[Run] = ()) -> str:
+    """The whole page: about groups of trainings, and runs that evaluated a checkpoint."""
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     runs = sum(len(group.runs) for group in groups)
     parts = [f"<h1>Routing networks: {_count(runs, 'run')}</h1>", _overview(datasets, groups)]
@@ -62,7 +83,7 @@ def page(groups: Sequence[Group]) -> str:
             f"<p>Routes of {len(routed) - MOST_ROUTED} more groups are left out; <code>train.py plot RUN</code> draws "
             "them.</p>"
         )
-    parts.append(_cost(groups))
+    parts += [_cost(groups), _evaluations(evaluations)]
     assets = files("routing_lightning.report")
     return (
         assets.joinpath("page.html")
@@ -98,7 +119,9 @@ def _percent(value: float) -> str:
 
 
 def _figure(figure: Figure, caption: str, label: str) -> str:
-    svg = to_svg(figure).replace("<svg ", f'<svg role="img" aria-label="{_text(label)}" ', 1)
+    # Text of this size is still legible; a narrower screen scrolls.
+    attributes = f'role="img" aria-label="{_text(label)}" style="min-width:{figure.get_figwidth() * 70:.0f}px"'
+    svg = to_svg(figure).replace("<svg ", f"<svg {attributes} ", 1)
     return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
@@ -108,11 +131,11 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> 
     body = ""
     for first, *others in rows:
         cells = "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in others)
-        body += f'<tr><th scope="row">{first}</th>{cells}</tr>'
-    # A region that scrolls must be reachable by keyboard.
+        body += f'<tr><th scope="row">{first.replace("_", "_<wbr>")}</th>{cells}</tr>'
+    # The caption stands outside of what scrolls, so that it wraps; a region that scrolls is reachable by keyboard.
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><caption>{caption}'
-        f"</caption><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<p class="caption">{caption}</p><div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}">'
+        f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -122,12 +145,19 @@ def _record(group: Group) -> RouteRecord | None:
 
 
 def _overview(datasets: Sequence[str], groups: Sequence[Group]) -> str:
+    if not groups:
+        return "<p>No training is among these runs.</p>"
     seeds = sorted({str(run.config.get("seed_everything")) for group in groups for run in group.runs if run.config})
     return (
         f"<p>{_count(len(groups), 'group')} of runs that differ in the seed only, on {_text(', '.join(datasets))}"
-        f"{'; seeds ' + _text(', '.join(seeds)) if seeds else ''}. Accuracy is the mean over tasks, on the validation "
-        "data; ± is the standard deviation over seeds.</p>"
+        f"{'; seeds ' + _text(', '.join(seeds)) if seeds else ''}. Accuracy is the mean over tasks, measured on the "
+        f"{_text(_measured(groups))}; ± is the standard deviation over seeds.</p>"
     )
+
+
+def _measured(groups: Sequence[Group]) -> str:
+    """What the accuracies of groups were measured on, in words."""
+    return " or ".join(dict.fromkeys(group.data for group in groups))
 
 
 # -- accuracy ----------------------------------------------------------------------------------------------------------
@@ -138,42 +168,111 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
     curves: list[Curve] = []
     colours = task_colours(len(groups))
     drawn = set()
+    mixed = len({group.data for group in groups}) > 1
     for group, colour in zip(groups, colours, strict=True):
         curve = group.curve()
         if not len(curve.epochs):
             continue
-        curves.append(replace(curve, colour=colour))
+        curves.append(replace(curve, colour=colour, name=f"{curve.name}, {group.data}" if mixed else curve.name))
         if group.method in paper and group.method not in drawn:
             drawn.add(group.method)
             last = max(int(curve.epochs[-1]), 5)
             epochs = [epoch for epoch in EPOCHS if epoch <= last]
             values = np.array([paper[group.method][epoch] for epoch in epochs])
-            name = f"{group.method} (paper)"
+            name = f"{group.method} (paper, test set)"
             curves.append(Curve(name, np.array(epochs), values, np.zeros(len(values)), dashed=True, colour=colour))
     if not curves:
         return "<p>No accuracy was logged yet.</p>"
-    caption = "Mean over seeds, the band is one standard deviation; dotted: the paper's table of results (test set)."
-    plot = _figure(accuracy_curves(curves, f"Accuracy on {dataset}"), caption, f"accuracy curves on {dataset}")
-    return plot + _against_paper(groups, paper)
+    where = _measured(groups)
+    caption = "The band is one standard deviation over seeds." * any(np.any(curve.spread > 0) for curve in curves)
+    figure = accuracy_curves(
+        curves, f"Accuracy on {dataset}, {where}", f"accuracy on the {where} (mean over tasks)", False
+    )
+    plot = _figure(figure, _legend(curves) + caption, f"accuracy curves on {dataset}, {where}")
+    return plot + _against_paper(groups, paper) + _against_control(groups)
+
+
+def _legend(curves: Sequence[Curve]) -> str:
+    """Names of curves, as text of the page, which keeps its size on a narrow screen."""
+    numbers = {colour: f"var(--task-{number})" for number, colour in enumerate(TASK_COLOURS)}
+    names = "".join(
+        f'<li><span class="line{" dotted" * curve.dashed}" style="color:{numbers.get(curve.colour or "", INK)}"></span>'
+        f"{_text(curve.name)}</li>"
+        for curve in curves
+    )
+    return f'<ul class="names">{names}</ul>'
 
 
 def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) -> str:
-    head = ["method", "runs", "epochs", *(f"epoch {epoch}" for epoch in EPOCHS), "last"]
+    reached = max((epoch for group in groups for run in group.runs for epoch in run.accuracy), default=0)
+    epochs = [epoch for epoch in EPOCHS if epoch <= reached]
+    mixed = len({group.data for group in groups}) > 1
+    head = ["method", "last", *(f"epoch {epoch}" for epoch in epochs), "epochs", "runs", *["measured on"] * mixed]
     rows = []
     for group in groups:
-        reached = [max(run.accuracy, default=0) for run in group.runs]
-        least, most = min(reached), max(reached)
-        cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in EPOCHS]
+        lengths = [max(run.accuracy, default=0) for run in group.runs]
+        least, most = min(lengths), max(lengths)
+        cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in epochs]
         span = str(most) if least == most else f"{least} to {most}"
-        rows.append([_text(group.name), str(len(group.runs)), span, *cells, _ours(group.at(least))])
-    for method, values in paper.items():
-        if method not in {group.method for group in groups}:
-            cells = ["-" + _paper(values, epoch) for epoch in EPOCHS]
-            rows.append([_text(method), "0", "-", *cells, "-"])
-    caption = "Accuracy in %" + (
+        own = [span, str(len(group.runs)), *[group.data] * mixed]
+        rows.append([_text(group.name), _ours(group.at(least)), *cells, *own])
+    caption = f"Accuracy in % on the {_measured(groups)}, mean ± standard deviation over seeds" + (
         "; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else ""
     )
-    return _table(head, rows, caption)
+    ran = {group.method for group in groups}
+    others = [method for method in paper if method not in ran and SAME.get(method) not in {*ran, *paper}]
+    folded = [[_text(method), *(f"{100 * paper[method][epoch]:.0f}" for epoch in EPOCHS)] for method in others]
+    if not folded:
+        return _table(head, rows, caption)
+    table = _table(["method", *(f"epoch {epoch}" for epoch in EPOCHS)], folded, "The paper's accuracy in %, test set")
+    summary = f"<summary>{_count(len(folded), 'method')} of the paper not among these runs</summary>"
+    return _table(head, rows, caption) + f"<details>{summary}{table}</details>"
+
+
+def _against_control(groups: Sequence[Group]) -> str:
+    """Each group against the control, seed by seed."""
+    control = control_of(groups)
+    if control is None:
+        return (
+            "<p>No control is among these runs. With runs of <code>configs/methods/fixed_random.yaml</code> on the "
+            "same data and seeds, the paired differences would stand here.</p>"
+        )
+    rows = []
+    for group in groups:
+        found = None if group is control else difference(group, control)
+        if found is None:
+            continue
+        low, high = found.mean - found.half, found.mean + found.half
+        interval = "one seed: none" if found.seeds == 1 else f"{100 * low:+.1f} to {100 * high:+.1f}"
+        rows.append(
+            [_text(group.name), str(found.epoch), str(found.seeds), f"<b>{100 * found.mean:+.1f}</b>", interval]
+        )
+    if not rows:
+        return ""
+    caption = f"Difference of accuracy to {_text(control.name)} in percentage points, paired by seed"
+    head = ["method", "epoch", "common seeds", "difference", "95 % interval"]
+    return "<h3>Compared with the control</h3>" + _table(head, rows, caption)
+
+
+def evaluated(runs: Sequence[Run]) -> list[Run]:
+    """The runs that evaluated a checkpoint, and trainings that were tested as well."""
+    return [run for run in runs if run.test_accuracy is not None or (run.command == "validate" and run.accuracy)]
+
+
+def _evaluations(runs: Sequence[Run]) -> str:
+    rows = []
+    for run in runs:
+        checkpoint = run.config.get("ckpt_path")
+        source = f"{run.source.name}, {Path(checkpoint).name}" if run.source and checkpoint else "its own"
+        first = [_text(f"{method_name(run.config)}, {dataset_name(run.config)}"), run.command, _text(source)]
+        if run.test_accuracy is not None:
+            rows.append([*first, "test set", f"<b>{_percent(run.test_accuracy)}</b>"])
+        elif run.accuracy:
+            rows.append([*first, validation_data(run.config), f"<b>{_percent(run.accuracy[max(run.accuracy)])}</b>"])
+    if not rows:
+        return ""
+    head = ["method", "command", "checkpoint", "measured on", "accuracy"]
+    return "<h2>Evaluated checkpoints</h2>" + _table(head, rows, "Accuracy in %, mean over tasks")
 
 
 def _ours(value: tuple[float, float] | None) -> str:
@@ -194,19 +293,25 @@ def _per_task(groups: Sequence[Group]) -> str:
     means = {}
     for number, group in enumerate(groups):
         for task in tasks:
-            values = [run.task_accuracy[task] for run in group.runs if task in run.task_accuracy]
-            if values:
-                means[number, task] = statistics.fmean(values)
-    least, most = min(means.values()), max(means.values())
+            found = mean_and_spread([run.task_accuracy[task] for run in group.runs if task in run.task_accuracy])
+            if found:
+                means[number, task] = found
+    values = [mean for mean, _ in means.values()]
+    least, most = min(values), max(values)
+    over_groups = {task: statistics.fmean(mean for (_, of), (mean, _) in means.items() if of == task) for task in tasks}
 
-    def cell(value: float | None) -> str:
+    def cell(value: tuple[float, float] | None) -> str:
         if value is None:
             return "-"
-        strength = 0.45 * (value - least) / (most - least) if most > least else 0.0
-        return f'<td style="background:rgb(49 104 142 / {strength:.2f})">{_percent(value)}</td>'
+        strength = 0.45 * (value[0] - least) / (most - least) if most > least else 0.0
+        return f'<td style="background:rgb(49 104 142 / {strength:.2f})">{_ours(value)}</td>'
 
-    rows = [[_text(task), *(cell(means.get((number, task))) for number in range(len(groups)))] for task in tasks]
-    caption = "Accuracy per task in %, at the last epoch, mean over seeds; darker is better"
+    ordered = sorted(tasks, key=lambda task: (-over_groups[task], task))
+    rows = [[_text(task), *(cell(means.get((number, task))) for number in range(len(groups)))] for task in ordered]
+    caption = (
+        f"Accuracy per task in % at the last epoch, {_measured(groups)}, mean ± standard deviation over seeds; best "
+        "task first, darker is better"
+    )
     return "<h3>Accuracy per task</h3>" + _table(["task", *(_text(group.name) for group in groups)], rows, caption)
 
 
@@ -225,18 +330,43 @@ def _maps(groups: Sequence[Group]) -> str:
         routes, counts, step = record.map_routes()
         if not len(routes):
             continue
-        order = np.argsort(-counts, kind="stable")[: MOST_LINKS // max(routes.shape[1] - 1, 1)]
-        figure = routing_map(routes[order], counts[order], record.task_names, record.action_names())
+        names = record.action_names()
+        figure = routing_map(routes, counts, record.task_names, names, in_use=record.in_use())
         inner = _figure(figure, f"{_text(_title(group))}, step {step}", f"routing map of {_title(group)}")
+        inner = inner.replace("<figure>", '<figure class="map">', 1) + _who_shares(routes, counts, record)
         name = f"<summary>{_text(_title(group))}</summary>"
         shown.append(f"<details{' open' if len(shown) < 2 else ''}>{name}{inner}</details>")
     if not shown:
         return ""
     text = (
-        "<p>Tasks on top, a row of blocks per depth. A link is wider where more of the task's samples go; blocks that "
-        "no task takes are faint. For each group its first recorded run.</p>"
+        "<p>Tasks on top, a row of blocks per depth, in an order in which few links cross. A block shows its number "
+        "and its tasks' letters; a link is wider where more of the task's samples go. Links of less than a tenth of "
+        "a task's samples and blocks not in use are left out. Point at a task or a block to see its routes alone; a "
+        "click keeps them. For each group its first recorded run.</p>"
     )
     return "<h2>Routing maps</h2>" + text + "".join(shown)
+
+
+def _who_shares(routes: np.ndarray, counts: np.ndarray, record: RouteRecord) -> str:
+    """The map as text: the tasks of each block that several share."""
+    tasks: dict[tuple[int, int], list[int]] = {}
+    for link in fold_links(route_links(routes, counts)):
+        here = tasks.setdefault((link.next_row, link.target), [])
+        if link.task not in here:
+            here.append(link.task)
+    names = record.action_names()
+    rows = [
+        [
+            f"depth {depth}, {names[depth - 1][block]}",
+            _text(", ".join(record.task_names[task] for task in sorted(here))),
+        ]
+        for (depth, block), here in sorted(tasks.items())
+        if len(here) > 1
+    ]
+    if not rows:
+        return ""
+    cells = [[first, f'<td class="words">{words}</td>'] for first, words in rows]
+    return f"<details><summary>Who shares what</summary>{_table(['block', 'tasks'], cells, 'Shared blocks')}</details>"
 
 
 def _frames(record: RouteRecord) -> dict[str, Any]:
@@ -249,6 +379,7 @@ def _frames(record: RouteRecord) -> dict[str, Any]:
         "steps": record.steps[picked].tolist(),
         "tasks": record.task_names,
         "actions": record.action_names(),
+        "measure": record.measure,
         "width": policy.shape[-1],
         "levels": base64.b64encode(levels.tobytes()).decode(),
     }
@@ -266,13 +397,13 @@ def _evolution(groups: Sequence[Group]) -> str:
     data = json.dumps({"palette": palette, "runs": runs}).replace("</", "<\\/")
     options = "".join(f'<option value="{number}">{_text(run["name"])}</option>' for number, run in enumerate(runs))
     return (
-        "<h2>Policy evolution</h2><p>How probably each task takes each block. Move the slider, also with the arrow "
-        "keys, Home and End.</p>"
+        "<h2>Policy evolution</h2><p>How probably each task takes each block, or which share of its samples did, where "
+        "the router looks at activations. Move the slider, also with the arrow keys, Home and End.</p>"
         f'<div class="controls"><label>Run <select id="run">{options}</select></label>'
         '<label>Time <input id="time" type="range" min="0" value="0" step="1"></label>'
         '<button id="play" type="button">Play</button><output id="step" for="time"></output></div>'
         '<div id="depths"></div><div class="legend"><span>0</span><canvas id="scale" width="256" height="12" '
-        'role="img" aria-label="colour scale of probability, from 0 to 1"></canvas><span>1 (probability)</span></div>'
+        'role="img" aria-label="colour scale from 0 to 1"></canvas><span>1 (<span id="measure"></span>)</span></div>'
         f'<script type="application/json" id="policies">{data}</script>'
     )
 

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -35,7 +36,8 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         folder = path if path.is_dir() else path.parent
         if folder.name == "checkpoints":
             folder = folder.parent
-        folders = [folder] if _is_run(folder) else sorted({mark.parent for mark in _marks(folder, "**/")}, key=_order)
+        # Also below a run: an evaluation without a logger leaves its config above all others.
+        folders = sorted({mark.parent for mark in _marks(folder, "**/")}, key=_order)
         if not folders:
             raise UsageError(
                 f"run {path} holds no config.yaml, metrics.csv, event file or {FILE_NAME}; give the folder of a run, "
@@ -50,12 +52,8 @@ def _order(path: Path) -> list[Any]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in str(path).replace("_", "/").split("/")]
 
 
-def _marks(folder: Path, prefix: str = "") -> list[Path]:
+def _marks(folder: Path, prefix: str) -> list[Path]:
     return [path for mark in MARKS for path in folder.glob(prefix + mark)]
-
-
-def _is_run(folder: Path) -> bool:
-    return bool(_marks(folder))
 
 
 @dataclass
@@ -66,28 +64,60 @@ class Run:
         folder: where it lies.
         config: its config, empty if it was not started from the command line.
         accuracy: ``val/acc`` in [0, 1] at the end of each epoch, counted from 1.
+        test_accuracy: ``test/acc`` in [0, 1], None if it was not tested.
         task_accuracy: accuracy of each task by name, at the last epoch.
         epoch_seconds: median time of an epoch with its validation; None if unknown.
+        tags: names of what it logged.
+        before: the training that this one went on from, where both are known.
     """
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
     accuracy: dict[int, float] = field(default_factory=dict)
+    test_accuracy: float | None = None
     task_accuracy: dict[str, float] = field(default_factory=dict)
     epoch_seconds: float | None = None
+    tags: set[str] = field(default_factory=set)
+    before: "Run | None" = None
+
+    @property
+    def command(self) -> str:
+        """The command that made it: ``fit``, ``validate``, ``test`` or ``predict``.
+
+        What a training left behind tells first; else the options that the other commands alone have. (An evaluation
+        without a logger leaves its config in the folder of a training.)
+        """
+        if (self.folder / FILE_NAME).is_file() or any(tag.startswith("train/") for tag in self.tags):
+            return "fit"
+        if "return_predictions" in self.config:
+            return "predict"
+        if "test/acc" in self.tags:
+            return "test"
+        return "validate" if "verbose" in self.config else "fit"
+
+    @property
+    def source(self) -> Path | None:
+        """The folder of the run whose checkpoint it began with."""
+        if not self.config.get("ckpt_path"):
+            return None
+        checkpoint = Path(self.config["ckpt_path"]).resolve()
+        return checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else checkpoint.parent
 
     @cached_property
     def record(self) -> RouteRecord | None:
-        """What its router did, if that was recorded."""
+        """What its router did, if that was recorded, by it or by the run that it went on from."""
         path = self.folder / FILE_NAME
-        return RouteRecord.load(path) if path.is_file() else None
+        record = RouteRecord.load(path) if path.is_file() else None
+        if (record is None or not len(record.steps)) and self.before is not None:
+            return self.before.record
+        return record
 
     @cached_property
     def parameters(self) -> int | None:
         """Trained weights in its newest checkpoint, without those of the router; None if there is no checkpoint."""
         checkpoints = sorted(self.folder.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime)
         if not checkpoints:
-            return None
+            return self.before.parameters if self.before is not None else None
         try:
             state = torch.load(checkpoints[-1], map_location="cpu", weights_only=True, mmap=True)["state_dict"]
         except (OSError, RuntimeError, KeyError, ValueError):
@@ -121,22 +151,25 @@ def read_run(folder: Path) -> Run:
 
 
 TASK = "val/acc_task/"
+EPOCH = ("epoch", "time/epoch")  # tags of the epoch's number: Lightning's, and that of our logger
 
 
 def _read_events(run: Run) -> None:
     """Reads TensorBoard's event files."""
     events = EventAccumulator(str(run.folder), size_guidance={"scalars": 0, "images": 1, "tensors": 1})
     events.Reload()
-    tags = events.Tags()["scalars"]
-    if "val/acc" not in tags:
+    run.tags = set(events.Tags()["scalars"])
+    if "test/acc" in run.tags:
+        run.test_accuracy = events.Scalars("test/acc")[-1].value
+    if "val/acc" not in run.tags:
         return
-    epoch_at = {event.step: int(event.value) + 1 for event in events.Scalars("epoch")} if "epoch" in tags else {}
+    epoch_at = {event.step: int(event.value) + 1 for tag in EPOCH if tag in run.tags for event in events.Scalars(tag)}
     times: dict[int, float] = {}
     for number, event in enumerate(events.Scalars("val/acc"), start=1):
         epoch = epoch_at.get(event.step, number)
         run.accuracy[epoch] = event.value
         times[epoch] = event.wall_time
-    for tag in tags:
+    for tag in run.tags:
         if tag.startswith(TASK):
             run.task_accuracy[tag.removeprefix(TASK)] = events.Scalars(tag)[-1].value
     run.epoch_seconds = seconds_per_epoch(times, events.FirstEventTimestamp())
@@ -160,6 +193,9 @@ def _read_csv(run: Run) -> None:
     """Reads the CSVLogger's file, which has no times."""
     with (run.folder / "metrics.csv").open(newline="") as file:
         for row in csv.DictReader(file):
+            run.tags |= {name for name, value in row.items() if name and value}
+            if row.get("test/acc"):
+                run.test_accuracy = float(row["test/acc"])
             if not row.get("val/acc") or not row.get("epoch"):
                 continue
             run.accuracy[int(float(row["epoch"])) + 1] = float(row["val/acc"])
@@ -168,22 +204,34 @@ def _read_csv(run: Run) -> None:
 
 
 def join_resumed(runs: list[Run]) -> list[Run]:
-    """Makes one run of a run and those that went on from its checkpoints; the last one keeps its name.
+    """Makes one training of a training and those that went on from its checkpoints; the last one keeps its name.
+
+    Only a ``fit`` continues a ``fit``: the other commands read a checkpoint and leave its run as it was.
 
     Returns:
-        The runs, in order, without those that others continue.
+        The trainings, in order, without those that others continue.
     """
-    by_folder = {run.folder.resolve(): run for run in runs}
-    continued: set[Path] = set()
-    for run in runs:
-        checkpoint = run.config.get("ckpt_path")
-        if not checkpoint:
-            continue
-        source = Path(checkpoint).resolve()
-        folder = source.parent.parent if source.parent.name == "checkpoints" else source.parent
-        before = by_folder.get(folder)
-        if before is not None and before is not run:
-            first = min(run.accuracy, default=0)
-            run.accuracy = {epoch: v for epoch, v in before.accuracy.items() if epoch < first} | run.accuracy
-            continued.add(before.folder)
-    return [run for run in runs if run.folder not in continued]
+    trainings = [run for run in runs if run.command == "fit"]
+    by_folder = {run.folder.resolve(): run for run in trainings}
+    for run in trainings:
+        before = by_folder.get(run.source) if run.source is not None else None
+        if before is not run:
+            run.before = before
+    joined: set[Path] = set()
+
+    def join(run: Run) -> None:
+        if run.folder in joined:
+            return
+        joined.add(run.folder)
+        if run.before is None:
+            return
+        join(run.before)  # first, whatever the order in which the runs were given
+        first = min(run.accuracy, default=math.inf)
+        run.accuracy = {epoch: v for epoch, v in run.before.accuracy.items() if epoch < first} | run.accuracy
+        run.task_accuracy = run.task_accuracy or run.before.task_accuracy
+        run.epoch_seconds = run.before.epoch_seconds if run.epoch_seconds is None else run.epoch_seconds
+
+    for run in trainings:
+        join(run)
+    continued = {id(run.before) for run in trainings}
+    return [run for run in trainings if id(run) not in continued]

@@ -70,7 +70,7 @@ def wait_for(driver, script: str, *arguments, seconds: float = 60):
 
 def test_scalars_and_grouped_curves_are_served(board):
     tags = get(board, "data/plugin/scalars/tags")["version_0"]
-    assert {f"policy/depth_1/block_0/digit_{digit}" for digit in range(10)} <= set(tags)
+    assert {f"policy/depth_1/largest/digit_{digit}" for digit in range(10)} <= set(tags)
     assert {"val/acc", "usage/overlap", "usage/entropy/depth_1", "router/entropy/depth_1"} <= set(tags)
     layout = get(board, "data/plugin/custom_scalars/layout")
     charts = {chart["title"]: chart["multiline"]["tag"] for group in layout["category"] for chart in group["chart"]}
@@ -78,7 +78,7 @@ def test_scalars_and_grouped_curves_are_served(board):
     for title, (pattern,) in charts.items():
         query = f"data/plugin/custom_scalars/scalars?tag={quote(pattern)}&run=version_0"
         counts[title] = len(get(board, query)["tag_to_events"])
-    assert counts["val, all tasks"] == counts["block 0 at depth 1, all tasks"] == 10
+    assert counts["val, all tasks"] == counts["largest probability at depth 1, all tasks"] == 10
     assert counts["entropy, all depths"] == counts["blocks in use, all depths"] == 3
 
 
@@ -88,7 +88,7 @@ def test_images_are_served_at_several_steps(board):
         "routing_map",
         "policy/depth_3",
         "policy_evolution/depth_2/digit_9",
-        "policy_dynamics/depth_1/block_0",
+        "policy_dynamics/depth_1",
     } <= set(tags)
     for tag in ("routing_map", "policy/depth_1", "policy_evolution/depth_1/digit_0"):
         images = get(board, f"data/plugin/images/images?tag={quote(tag)}&run=version_0&sample=0")

@@ -21,7 +21,7 @@ def all_callbacks(**intervals: int) -> list[L.Callback]:
         PolicyHeatmap(**steps, **epochs),
         PolicyDynamics(**steps, **epochs),
         RoutingMap(**epochs),
-        BlockUsage(**steps),
+        BlockUsage(**steps, **epochs),
     ]
 
 

@@ -24,6 +24,7 @@ from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
 from routing_lightning.plots import HeatmapFrame, overlap, policy_heatmap
 from routing_lightning.record import RouteRecord, shares
+from routing_lightning.report.draw import figures
 from routing_lightning.routers import REINFORCE, MLPPolicy, RewardRouter
 from tests.callbacks.conftest import Spy, all_callbacks, events, table_of_checkpoint
 from tests.conftest import ToyDataModule, toy_model
@@ -50,7 +51,7 @@ def run(tmp_path_factory):
 def test_tensorboard_gets_all_pictures(run):
     _, _, logged = run
     names = [f"task_{task}" for task in range(3)]
-    expected = {f"policy/depth_{depth}" for depth in (1, 2, 3)} | {"routing_map", "policy_dynamics/depth_1/block_0"}
+    expected = {f"policy/depth_{depth}" for depth in (1, 2, 3)} | {"routing_map", "policy_dynamics/depth_1"}
     expected |= {f"policy_evolution/depth_{depth}/{name}" for depth in (1, 2, 3) for name in names}
     expected |= {"usage/share", "usage/overlap_of_tasks"}
     assert set(logged.Tags()["images"]) == expected
@@ -83,28 +84,64 @@ def test_heatmap_shows_the_policy_of_its_step(run):
 def test_dynamics_scalars_are_the_policy(run):
     _, spy, logged = run
     for task in range(3):
-        values = logged.Scalars(f"policy/depth_1/block_0/task_{task}")
-        assert [value.step for value in values] == [1, 4, 8, 12]
+        values = logged.Scalars(f"policy/depth_1/largest/task_{task}")
+        assert [value.step for value in values] == [1, 4, 6, 8, 12]  # also the last step of each epoch
         for value in values:
-            assert value.value == pytest.approx(spy.policies[value.step][task, 0, 0].item())
+            assert value.value == pytest.approx(spy.policies[value.step][task, 0].max().item())
 
 
-def test_usage_scalars_are_those_of_the_samples_between(run):
-    _, spy, logged = run
+def test_dynamics_of_a_chosen_block(fit):
+    spy = Spy()
+    trainer = fit([spy, RouteRecorder(), PolicyDynamics(block=2, depth=3, every_n_steps=4)])
+    for task in range(3):
+        for value in events(trainer.log_dir).Scalars(f"policy/depth_3/block_2/task_{task}"):
+            assert value.value == pytest.approx(spy.policies[value.step][task, 2, 2].item())
+
+
+def test_usage_is_that_of_the_last_samples_everywhere(run):
+    """One meaning of "in use": TensorBoard's numbers, block_usage and the map are of the same samples."""
+    trainer, spy, logged = run
+    record = RouteRecord.load(Path(trainer.log_dir) / "routes.npz")
     recent = Spy()
-    recent.tasks, recent.actions = spy.tasks[4:8], spy.actions[4:8]  # of steps 5 to 8
+    recent.tasks, recent.actions = spy.tasks[-2:], spy.actions[-2:]  # a tenth of 12 steps: the last two
     counts = recent.counts((3, 3, 3)).numpy()
-    usage = shares(counts.sum(0))
-
-    def at(tag: str) -> float:
-        return next(value.value for value in logged.Scalars(tag) if value.step == 8)
-
+    np.testing.assert_array_equal(record.recent_counts(), counts)
+    share = shares(counts).mean(0)
     for depth in range(3):
-        positive = usage[depth][usage[depth] > 0]
-        assert at(f"usage/in_use/depth_{depth + 1}") == len(positive)
-        assert at(f"usage/entropy/depth_{depth + 1}") == pytest.approx(-(positive * np.log(positive)).sum(), abs=1e-6)
+        last = {name: logged.Scalars(f"usage/{name}/depth_{depth + 1}")[-1] for name in ("in_use", "entropy")}
+        assert last["in_use"].step == last["entropy"].step == trainer.global_step
+        assert last["in_use"].value == (share[depth] >= 0.1 / 3).sum() == record.in_use()[depth].sum()
+        positive = share[depth][share[depth] > 0]
+        assert last["entropy"].value == pytest.approx(-(positive * np.log(positive)).sum(), abs=1e-6)
     common = overlap(shares(counts))
-    assert at("usage/overlap") == pytest.approx(common[~np.eye(3, dtype=bool)].mean(), abs=1e-6)
+    last = logged.Scalars("usage/overlap")[-1]
+    assert last.value == pytest.approx(common[~np.eye(3, dtype=bool)].mean(), abs=1e-6)
+    drawn = dict(figures(record))
+    for depth, axes in enumerate(drawn["block_usage"].axes):
+        number = int(record.in_use()[depth].sum())
+        assert f"{number} of 3 in use" in axes.get_title("left")
+        assert f"depth {depth + 1}\n{number} of 3\nin use" in [
+            text.get_text() for text in drawn["routing_map"].axes[0].texts
+        ]
+
+
+def test_nothing_stops_before_the_last_step(run):
+    trainer, _, logged = run
+    tags = [tag for tag in logged.Tags()["scalars"] if tag.startswith(("usage/", "policy/"))]
+    assert len(tags) == 3 + 3 + 1 + 3
+    assert {logged.Scalars(tag)[-1].step for tag in tags} == {trainer.global_step}
+    assert {logged.Images(tag)[-1].step for tag in logged.Tags()["images"]} == {trainer.global_step}
+
+
+def test_an_evaluation_is_logged_at_the_step_of_its_checkpoint(fit, tmp_path):
+    trained = fit(all_callbacks())
+    best = trained.checkpoint_callback.best_model_path
+    for stage, tag in (("validate", "val/acc"), ("test", "test/acc")):
+        trainer = L.Trainer(
+            accelerator="cpu", default_root_dir=tmp_path / stage, callbacks=all_callbacks(), enable_progress_bar=False
+        )
+        getattr(trainer, stage)(toy_model(), datamodule=ToyDataModule(), ckpt_path=best)
+        assert [value.step for value in events(trainer.log_dir).Scalars(tag)] == [12]
 
 
 def test_custom_scalars_group_the_tasks(run):
@@ -116,7 +153,7 @@ def test_custom_scalars_group_the_tasks(run):
     assert charts.keys() == {
         "val, all tasks",
         "train, all tasks",
-        "block 0 at depth 1, all tasks",
+        "largest probability at depth 1, all tasks",
         "entropy, all depths",
         "blocks in use, all depths",
     }
@@ -183,7 +220,7 @@ def test_resumed_run_goes_on_with_its_interval(fit):
     second = fit(all_callbacks(), max_epochs=2, ckpt_path=first.checkpoint_callback.best_model_path)
     logged = events(second.log_dir)
     assert [image.step for image in logged.Images("policy/depth_1")] == [8, 12]
-    assert [value.step for value in logged.Scalars("policy/depth_1/block_0/task_0")] == [8, 12]
+    assert [value.step for value in logged.Scalars("policy/depth_1/largest/task_0")] == [8, 12]
 
 
 def test_events_of_a_large_run_stay_below_a_megabyte_per_epoch(fit):
@@ -222,6 +259,7 @@ def test_no_figure_stays_open_after_many_logs(fit):
         (lambda: PolicyDynamics(depth=0), "depth of PolicyDynamics is 0"),
         (lambda: RoutingMap(every_n_epochs=0), "every_n_epochs of RoutingMap is 0"),
         (lambda: BlockUsage(every_n_steps=0), "every_n_steps of BlockUsage is 0"),
+        (lambda: BlockUsage(every_n_epochs=0), "every_n_epochs of BlockUsage is 0"),
     ],
 )
 def test_impossible_options_are_refused(make, message):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from routing_lightning.errors import UsageError
-from routing_lightning.record import RouteRecord, shares
+from routing_lightning.record import RouteRecord, in_use, least_use, shares, usage
 from routing_lightning.record.route_record import AXES
 
 
@@ -70,10 +70,41 @@ def test_shares_sum_to_one_or_nothing():
     np.testing.assert_array_equal(shares(np.array([[1, 3], [0, 0]])), [[0.25, 0.75], [0, 0]])
 
 
-def test_policy_of_counted_routes_goes_on_where_a_task_had_no_sample():
-    policy = counted_record().policy()
-    np.testing.assert_array_equal(policy[:, 0, 0], [[1, 0, 0], [1, 0, 0]])
-    np.testing.assert_array_equal(policy[:, 1, 0], [[0, 0.5, 0.5], [1, 0, 0]])
+def test_shares_of_counted_routes_pool_enough_samples(monkeypatch):
+    monkeypatch.setattr("routing_lightning.record.route_record.POOLED", 4)
+    record = counted_record()
+    record.counts = np.zeros((5, 2, 1, 3), np.int64)
+    record.counts[:, 0, 0, 0] = [1, 1, 6, 0, 1]  # task 0: 1, 1, 6, 0 and 1 samples
+    record.counts[:, 0, 0, 1] = [0, 1, 0, 0, 2]
+    record.counts[:, 1, 0, 2] = [0, 0, 3, 0, 0]  # task 1: 3 in all, fewer than are pooled
+    record.steps = np.arange(1, 6)
+    policy = record.policy()
+    # three times the first four or more; then the latest four or more, up to the snapshot
+    expected = [[8 / 9, 1 / 9]] * 3 + [[1, 0], [7 / 9, 2 / 9]]
+    np.testing.assert_allclose(policy[:, 0, 0, :2], expected, atol=1e-6)
+    np.testing.assert_array_equal(policy[:, 1, 0], [[0, 0, 1]] * 5)
+    assert record.measure == "share of samples" and table_record().measure == "probability"
+
+
+def test_every_share_shown_is_of_enough_samples():
+    rng = np.random.default_rng(0)
+    record = counted_record()
+    record.counts = rng.multinomial(2, [0.5, 0.3, 0.2], (300, 2, 1))  # two samples per snapshot
+    record.steps = np.arange(1, 301)
+    policy = record.policy()
+    assert np.abs(policy - [0.5, 0.3, 0.2]).max() < 0.2  # five standard errors of 100 samples; two would give 0 or 1
+    np.testing.assert_allclose(policy.sum(-1), 1, atol=1e-6)
+    np.testing.assert_allclose(record.usage().sum(-1), 1, atol=1e-6)
+
+
+def test_a_block_is_in_use_from_a_tenth_of_an_equal_share_on():
+    assert least_use(20, 20) == 0.005 and least_use(4, 20) == 0.005 and least_use(20, 4) == 0.005
+    assert in_use(np.array([0.9, 0.06, 0.04, 0.0]), 2).tolist() == [True, True, True, False]
+    assert in_use(np.array([0.96, 0.02, 0.02, 0.0]), 2).tolist() == [True, False, False, False]
+    # each task counts the same, so the block of a task with few samples is in use
+    counts = np.array([[[1000, 0, 0]], [[0, 1, 0]]])
+    assert in_use(usage(counts)[0], 2).tolist() == [True, True, False]
+    np.testing.assert_array_equal(usage(counts), [[0.5, 0.5, 0]])
 
 
 def test_map_of_a_table_is_its_most_probable_route():

@@ -75,7 +75,6 @@ def test_thinning_bounds_the_history_and_keeps_all_counts(fit):
     assert len(record.steps) <= 9 and recorder.thinned > 0
     assert record.steps[0] == 0 and record.steps[-1] == trainer.global_step == 48
     np.testing.assert_array_equal(record.counts.sum(0), spy.counts(record.counts.shape[1:]).numpy())
-    np.testing.assert_array_equal(recorder.totals(), record.counts.sum(0))
 
 
 def test_large_tables_begin_with_less_frequent_snapshots(fit, monkeypatch):
@@ -122,7 +121,7 @@ def test_file_lies_beside_the_logs_of_any_logger(kind, fit, tmp_path):
     if kind in ("csv", "both"):
         (table,) = tmp_path.rglob("metrics.csv")
         header = table.read_text().splitlines()[0]
-        for name in ("policy/depth_1/block_0/task_2", "usage/entropy/depth_3", "usage/overlap", "val/acc"):
+        for name in ("policy/depth_1/largest/task_2", "usage/entropy/depth_3", "usage/overlap", "val/acc"):
             assert name in header.split(",")
 
 

@@ -1,0 +1,66 @@
+"""TaskAccuracy: the accuracy of all tasks in one picture, each in its colour."""
+
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.trainer.states import TrainerFn
+
+from routing_lightning.callbacks.access import Epochs, log_png, writers
+from routing_lightning.plots import Curve, accuracy_curves, figure_png
+
+PREFIX = "val/acc_task/"
+
+
+class TaskAccuracy(L.Callback):
+    """Draws the accuracy of each task over the epochs as the picture ``accuracy_of_tasks``, with and without a router.
+
+    TensorBoard's charts colour by run, so that all tasks of a run look alike there. Drawn after epoch 2, 4, ..., then
+    every ``every_n_epochs`` epochs, and the last. The history is part of the checkpoint.
+
+    Args:
+        every_n_epochs: epochs between two pictures, at least 1.
+
+    Raises:
+        UsageError: if the value is below 1.
+    """
+
+    def __init__(self, every_n_epochs: int = 10) -> None:
+        self.epochs = Epochs(every_n_epochs, "TaskAccuracy")
+        self.history: dict[str, dict[int, float]] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history."""
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes a history over."""
+        self.history = {task: dict(values) for task, values in state_dict["history"].items()}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Starts to count from here, and forgets what a later epoch of another training left."""
+        self.epochs.last = trainer.current_epoch
+        for values in self.history.values():
+            for epoch in [epoch for epoch in values if epoch > trainer.current_epoch]:
+                del values[epoch]
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Notes the accuracies."""
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
+            return
+        for name, value in trainer.callback_metrics.items():
+            if name.startswith(PREFIX):
+                values = self.history.setdefault(name.removeprefix(PREFIX), {})
+                values[trainer.current_epoch + 1] = float(value)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Draws the picture if it is due."""
+        if not self.epochs.over(trainer) or not writers(trainer) or not self.history:
+            return
+        curves = [
+            Curve(task, np.array(list(values)), np.array(list(values.values())), np.zeros(len(values)))
+            for task, values in self.history.items()
+        ]
+        png = figure_png(accuracy_curves(curves, "Accuracy of each task", what="accuracy in validation"))
+        for writer in writers(trainer):
+            log_png(writer, "accuracy_of_tasks", png, trainer.global_step)

@@ -1,0 +1,7 @@
+"""placeholder"""
+
+QUICK = {}
+
+
+def answer(words):
+    return False

@@ -1,5 +1,6 @@
 """The commands that train and evaluate: LightningCLI with errors in a sentence and a folder for each run."""
 
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -191,7 +192,10 @@ class RoutingCLI(LightningCLI):
                 self.folder = folders.claim_for_logger(one, self._get(self.config, "ckpt_path")) or self.folder
         if trainer.get("barebones"):
             record = []
-        return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
+        try:
+            return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the Trainer refuses its options: {' '.join(str(error).split())}") from error
 
     def processes_here(self) -> int:
         """Number of processes of this run on this machine's processor."""
@@ -215,7 +219,7 @@ class RoutingCLI(LightningCLI):
         for what, command in tables.ways_on(checkpoint, folder, self.modules_to_trust(), with_router):
             print(f"To {what}: {command}")
         if any(folder.glob("events.out.*")):
-            print(f"Open TensorBoard: {tables.shlex.join(['tensorboard', '--logdir', str(folder.parent)])}")
+            print(f"Open TensorBoard: {shlex.join(['tensorboard', '--logdir', str(folder.parent)])}")
 
     def after_validate(self) -> None:
         """Prints accuracy per task."""

@@ -80,7 +80,7 @@ def checked_name(name: str) -> str:
 def default_name(config: Any) -> str:
     """Name of a run by what it is: method, data, seed; such as ``wpl-digits_mtl-seed0``."""
     method = _method(config.get("model"))
-    data = snake(_last(config.get("data")).removesuffix("DataModule")) or "data"
+    data = snake(re.sub("(?<=.)MTL$", "_MTL", _last(config.get("data")).removesuffix("DataModule"))) or "data"
     seed = config.get("seed_everything")
     return "-".join([method, data, *([f"seed{seed}"] if isinstance(seed, int) and not isinstance(seed, bool) else [])])
 

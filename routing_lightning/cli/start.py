@@ -60,7 +60,8 @@ def run_quick(words: list[str]) -> bool:
         COMMANDS[command](words[1:])
         return True
     if command in texts.QUICK:
-        return texts.QUICK[command](words[1:])
+        texts.QUICK[command](words[1:])
+        return True
     if texts.answer(words):
         return True
     wait_passively()

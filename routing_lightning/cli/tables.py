@@ -27,7 +27,8 @@ def accuracy_table(metrics: dict[str, Any], stage: str, data: str) -> Table | No
     if f"{stage}/acc" not in metrics:
         return None
     prefix = f"{stage}/acc_task/"
-    table = Table("task", "accuracy", title=f"Accuracy per task ({data})")
+    title = f"Accuracy per task ({data})"
+    table = Table("task", "accuracy", title=title, min_width=len(title))  # else a long title is wrapped
     for name, value in metrics.items():
         if name.startswith(prefix):
             table.add_row(name.removeprefix(prefix), f"{100 * float(value):.1f} %")

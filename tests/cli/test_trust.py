@@ -16,7 +16,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.trust import Trust
 
-DIGITS = str(Path(__file__).parents[1] / "configs" / "digits_mtl.yaml")
+DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
 PLANTED = """
 from pathlib import Path
 

@@ -12,6 +12,8 @@ from weakref import WeakSet
 
 from lightning.pytorch.cli import LightningArgumentParser
 
+from routing_lightning.trust import GET_TORCHJD
+
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([^']+)':?")
 _REFUSED = re.compile(r"Option '([^']+)' is not accepted")
@@ -63,8 +65,8 @@ def clearer(text: str) -> str:
         known = dir(sys.modules[attribute[1]]) if attribute[1] in sys.modules else []
         return f"{attribute[1]} has no {attribute[2]}{hint(attribute[2], (name for name in known if name[0] != '_'))}"
     if module := _NO_MODULE.search(text):
-        if module[1].partition(".")[0] == "torchjd":
-            return 'torchjd is not installed; install it with `pip install -e ".[jd]"` in a checkout of this package'
+        if module[1].partition(".")[0] in ("torchjd", "qpsolvers", "quadprog"):
+            return f"{module[1]} is not installed; {GET_TORCHJD}"
         return f"there is no module {module[1]}; a file of your own must lie beside train.py or on PYTHONPATH"
     if choices := _CHOICES.search(text):
         allowed = [str(choice) for choice in ast.literal_eval(choices[1])]

@@ -17,6 +17,9 @@ from routing_lightning.errors import UsageError
 LIBRARIES = ("routing_lightning", "torch", "torchvision", "torchmetrics", "lightning", "torchjd")
 """Top-level modules whose classes a checkpoint may name."""
 
+GET_TORCHJD = 'install it with `pip install -e ".[jd]"` in a checkout of this package'
+"""How to get the optional library that combines the gradients of the tasks."""
+
 _SPEC = {"class_path", "init_args", "dict_kwargs"}
 # Types whose values are written as they are: no class is named there.
 _PLAIN_MODULES = {"builtins", "pathlib", "os", "numbers", "datetime", "enum", "typing"}
@@ -124,6 +127,8 @@ class Trust:
         try:
             part = imported(name)
         except ImportError as error:
+            if "torchjd" in str(error):
+                raise UsageError(f"{self.source} needs torchjd, which is not installed; {GET_TORCHJD}.") from error
             raise self._refusal(name, place, f"which cannot be imported ({error})") from error
         is_class = inspect.isclass(part) and bool(parts)
         # What a function of the user's gives is checked where it is called.

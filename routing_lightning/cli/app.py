@@ -153,7 +153,8 @@ class RoutingCLI(LightningCLI):
                 raise UsageError(
                     f"model.init_args.{size} is {value} but the data has {right}; leave it out, it comes from the data."
                 )
-        self.threads = set_threads(config.get("threads", "auto"), self.datamodule, self.processes_here())
+        # Recorded, since results may depend on it in their last bits.
+        config["threads"] = set_threads(config.get("threads", "auto"), self.datamodule, self.processes_here())
 
     def claim_folder(self, config: Any) -> None:
         """Claims the folder of this run, before anything slow, unless the user has given loggers of their own."""

@@ -13,7 +13,7 @@ from routing_lightning.trust import Trust
 CONFIG_KEY = "routing_lightning_config"
 """Key of a checkpoint below which the config of its run lies, as YAML text."""
 
-PARTS = ("seed_everything", "model", "data")
+PARTS = ("seed_everything", "threads", "model", "data")
 """What is taken from a checkpoint's config."""
 
 _LONGEST_TEXT = 1_000_000
@@ -37,7 +37,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def config_of(path: Path, trusted: Sequence[str], named: set[str]) -> dict[str, Any] | None:
-    """Model, data and seed of the run that wrote a checkpoint; None if it holds no config.
+    """Model, data, seed and threads of the run that wrote a checkpoint; None if it holds no config.
 
     Args:
         path: the checkpoint.
@@ -63,7 +63,7 @@ def config_of(path: Path, trusted: Sequence[str], named: set[str]) -> dict[str, 
     if not isinstance(config, dict):
         raise UsageError(wrong)
     trust = Trust(f"checkpoint {path}", trusted, named)
-    hints = {"seed_everything": bool | int, "model": TaskClassifier, "data": MultiTaskDataModule}
+    hints = {"seed_everything": bool | int, "threads": int | str, "model": TaskClassifier, "data": MultiTaskDataModule}
     try:
         return {key: trust.check(config[key], hints[key], key) for key in PARTS if key in config}
     except RecursionError as error:

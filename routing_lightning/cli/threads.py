@@ -42,6 +42,12 @@ def checked(value: int | str) -> int | None:
     return count
 
 
+def free_cores() -> int:
+    """Usable cores that nobody else keeps busy, at least 1, by the load of the last minute."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1, round(available_cores() - load))
+
+
 def best_number(batch_size: int, image_shape: tuple[int, ...], cores: int, processes: int = 1) -> int:
     """Threads for a step on batches of images of this shape, of the ``cores`` that ``processes`` share.
 
@@ -80,6 +86,6 @@ def set_threads(value: int | str, datamodule: Any, processes: int = 1) -> int:
         shape = getattr(datamodule, "image_shape", None)
         if not shape:
             return torch.get_num_threads()
-        count = best_number(getattr(datamodule, "batch_size", 1), tuple(shape), available_cores(), processes)
+        count = best_number(getattr(datamodule, "batch_size", 1), tuple(shape), free_cores(), processes)
     torch.set_num_threads(count)
     return count

@@ -154,6 +154,22 @@ class Trust:
         return UsageError(f"{self.source} names {name} for {place}, {why}; nothing was called. Give {remedy}.")
 
 
+def check_hyperparameters(values: dict[str, Any], kind: type, modules: Collection[str] = ()) -> None:
+    """Checks what the hyperparameters of a checkpoint name, for ``load_from_checkpoint`` of a class.
+
+    Args:
+        values: the hyperparameters, as Lightning keeps them.
+        kind: the class that is loaded; its own module is trusted.
+        modules: further modules of the user's that may be named.
+
+    Raises:
+        UsageError: if they name what may not be named there.
+    """
+    arguments = {name: value for name, value in values.items() if not str(name).startswith("_")}
+    spec = {"class_path": values.get("_class_path", _path_of(kind)), "init_args": arguments}
+    Trust("the checkpoint", [*modules, kind.__module__]).check(spec, kind, "model")
+
+
 def imported(path: str) -> Any:
     """What a path names: an attribute of a module, or of a class in it.
 

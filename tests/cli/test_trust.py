@@ -14,7 +14,7 @@ from routing_lightning.cli.checkpoints import CONFIG_KEY
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
-from routing_lightning.trust import Trust
+from routing_lightning.trust import Trust, check_hyperparameters
 
 DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
 PLANTED = """
@@ -302,3 +302,13 @@ def test_saved_configs_of_runs_are_read_without_importing(checkpoint, planted, t
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     main(["report", str(run), "--out", str(tmp_path / "out")])
     assert not (planted / "imported").exists()
+
+
+def test_hyperparameters_are_checked_like_configs(checkpoint, planted):
+    values = torch.load(checkpoint, weights_only=True)["hyper_parameters"]
+    check_hyperparameters(values, TaskClassifier)
+    for part in ("planted.Module", "subprocess.check_output"):
+        with pytest.raises(UsageError, match=part):
+            check_hyperparameters({**values, "aggregator": {"class_path": part}}, TaskClassifier)
+    assert not (planted / "imported").exists()
+    check_hyperparameters({**values, "aggregator": {"class_path": "planted.Module"}}, TaskClassifier, ["planted"])

@@ -1,23 +1,77 @@
 """Argument parser whose errors are one sentence."""
 
+import ast
 import inspect
 import re
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
+from weakref import WeakSet
 
 from lightning.pytorch.cli import LightningArgumentParser
+
+from routing_lightning.trust import GET_TORCHJD
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([^']+)':?")
 _REFUSED = re.compile(r"Option '([^']+)' is not accepted")
 # What stands in front of and behind the message of a class that makes a part, such as a network.
-_MAKER = re.compile(r"Type collections\.abc\.Callable\[.*?\] expects a function or a callable class: ")
+_MAKER = re.compile(r"Type (?:collections\.abc|typing)\.Callable\[.*?\] expects a function or a callable class: ")
 _MADE = re.compile(r"\. Got value: Namespace\(.*?class_path='([^']+)'.*")
 # Lines of jsonargparse that say how it looked for a fitting type, not what is wrong.
 _NOISE = re.compile(
     r"(- )?(Does not validate against|Subtypes:|Errors:|Expected a <class 'NoneType'>|Given value)|^-?\s*$"
 )
+
+_NO_PATH = re.compile(r"Expected a path but .* either not accessible or invalid")
+_NO_CLASS = re.compile(r"Expected a dot import path string: (\w+)$")
+_NO_ATTRIBUTE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+_CHOICES = re.compile(r"Expected a typing\.Literal(\[.*\])\. Got value: (.*)")
+_UNKNOWN = re.compile(r"unrecognized arguments: --([\w.]+)|does not accept option '([\w.]+)'")
+_MISSING = re.compile(r"the following arguments are required: (.*)")
+# Where the classes that a config may name by their last name come from.
+_PLACES = (
+    *(f"routing_lightning.{room}" for room in ("modules", "networks", "routers", "datamodules", "callbacks")),
+    "torch.optim",
+    "torch.optim.lr_scheduler",
+)
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """A question that names the nearest known word; empty if none is near."""
+    by_lower = {name.lower(): name for name in known}
+    found = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[found[0]]}?" if found else ""
+
+
+def known_classes() -> list[str]:
+    """Names of the classes that a config may name without their module."""
+    found = []
+    for place in _PLACES:
+        if place in sys.modules:
+            values = vars(sys.modules[place]).items()
+            found += [name for name, value in values if inspect.isclass(value) and not name.startswith("_")]
+    return found
+
+
+def clearer(text: str) -> str:
+    """A line of jsonargparse's in words of ours, with the nearest of what is allowed."""
+    if unknown := _NO_CLASS.match(text):
+        return f"there is no class {unknown[1]}{hint(unknown[1], known_classes())}"
+    if attribute := _NO_ATTRIBUTE.search(text):
+        known = dir(sys.modules[attribute[1]]) if attribute[1] in sys.modules else []
+        return f"{attribute[1]} has no {attribute[2]}{hint(attribute[2], (name for name in known if name[0] != '_'))}"
+    if module := _NO_MODULE.search(text):
+        if module[1].partition(".")[0] in ("torchjd", "qpsolvers", "quadprog"):
+            return f"{module[1]} is not installed; {GET_TORCHJD}"
+        return f"there is no module {module[1]}; a file of your own must lie beside train.py or on PYTHONPATH"
+    if choices := _CHOICES.search(text):
+        allowed = [str(choice) for choice in ast.literal_eval(choices[1])]
+        return f"{choices[2]} is none of {', '.join(allowed)}{hint(choices[2], allowed)}"
+    return text
 
 
 def options_of(class_path: str) -> list[str]:
@@ -53,26 +107,59 @@ def one_sentence(message: str) -> str:
             classes.append(problem[1])
             text = text[problem.end() :].strip()
         if text and not _NOISE.match(text):
-            wrong.append(text.rstrip("."))
+            wrong.append(clearer(text.rstrip(".")))
+    # That something is no file, or no class where a number is wanted, says less than what else is wrong.
+    wrong = [text for text in wrong if not _NO_PATH.match(text)] or wrong
+    if any(text.startswith("Expected a <class") for text in wrong):
+        wrong = [text for text in wrong if not text.startswith(("Expected a dot import", "there is no class"))]
+    wrong = list(dict.fromkeys(wrong))
     sentence = "; or ".join(wrong) or " ".join(message.split())
     if keys:
         sentence = f"{'.'.join(keys)}: {sentence}"
-    if classes and _REFUSED.search(sentence) and (allowed := options_of(classes[-1])):
-        sentence += f" by {classes[-1].rpartition('.')[2]}, which takes {', '.join(allowed)}"
+    refused = _REFUSED.search(sentence)
+    if classes and refused and (allowed := options_of(classes[-1])):
+        sentence += f" by {classes[-1].rpartition('.')[2]}, which takes {', '.join(allowed)}{hint(refused[1], allowed)}"
     return sentence
+
+
+def what_to_give(missing: str) -> str:
+    """What to do where model or data are missing."""
+    parts = [part.strip().rpartition(".")[2] for part in missing.split(",")]
+    ways = {"model": "a config of configs/methods", "data": "a config of configs/data"}
+    give = " and ".join(ways.get(part, f"--{part}") for part in parts)
+    return f"no {' and no '.join(parts)} given; add {give} with --config (`methods` lists them), or a --ckpt_path"
 
 
 class SentenceParser(LightningArgumentParser):
     """LightningCLI's parser, but a mistake is told in one sentence and option names are not guessed."""
 
+    _parsers: ClassVar["WeakSet[SentenceParser]"] = WeakSet()
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
+        self._parsers.add(self)
+
+    def known_options(self) -> set[str]:
+        """Names of the options of all commands."""
+        return {
+            option.removeprefix("--")
+            for parser in self._parsers
+            if "--config" in parser._option_string_actions  # those of commands, not of classes
+            for option in parser._option_string_actions
+            if option.startswith("--")
+        }
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the sentence and exits with code 2."""
         if not self.exit_on_error:
             super().error(message, ex)
         prog = self.prog.replace(" [options]", "")
-        print(f"error: {one_sentence(message)} (options: {prog} --help)", file=sys.stderr)
+        sentence = one_sentence(message)
+        if unknown := _UNKNOWN.search(sentence):
+            name = unknown[1] or unknown[2]
+            sentence = f"there is no option {name}{hint(name, self.known_options())}"
+        elif missing := _MISSING.search(sentence):
+            sentence = what_to_give(missing[1])
+        print(f"error: {sentence} (options: {prog} --help)", file=sys.stderr)
         sys.exit(2)

@@ -18,7 +18,7 @@ def run(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("digits")
     config = Path(__file__).parents[2] / "configs" / "digits_mtl.yaml"
     limits = ["--trainer.max_epochs=4", "--trainer.limit_train_batches=20", "--trainer.accelerator=cpu"]
-    quiet = ["--trainer.enable_progress_bar=false", f"--trainer.default_root_dir={root}"]
+    quiet = ["--trainer.enable_progress_bar=false", f"--trainer.default_root_dir={root}", "--name=version_0"]
     return Path(main(["fit", f"--config={config}", *limits, *quiet]).trainer.log_dir)
 
 

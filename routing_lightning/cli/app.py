@@ -1,0 +1,317 @@
+"""The commands that train and evaluate: LightningCLI with errors in a sentence and a folder for each run."""
+
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch.distributed as dist
+import yaml
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from routing_lightning.allocator import keep_freed_memory
+from routing_lightning.callbacks import BlockUsage, PolicyDynamics, PolicyHeatmap, RouteRecorder, RoutingMap
+from routing_lightning.callbacks.predictions import PredictionTable
+from routing_lightning.cli import checkpoints, folders, tables
+from routing_lightning.cli.checkpoints import CONFIG_KEY
+from routing_lightning.cli.progress import NarrowProgressBar
+from routing_lightning.cli.quiet import keep_quiet
+from routing_lightning.cli.threads import set_threads
+from routing_lightning.cli.words import Words
+from routing_lightning.datamodules import MultiTaskDataModule
+from routing_lightning.errors import UsageError
+from routing_lightning.modules import TaskClassifier
+from routing_lightning.parser import SentenceParser
+from routing_lightning.trust import LIBRARIES
+
+# What a model gets from its data, by the names that both have for it.
+SIZES = ("num_tasks", "num_classes", "image_shape")
+
+# What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
+RECORD = tuple(
+    {"class_path": f"routing_lightning.callbacks.{callback.__name__}"}
+    for callback in (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage)
+)
+
+
+class SaveConfig(SaveConfigCallback):
+    """Saves the config beside the logs, and inside each checkpoint, so that a checkpoint alone is enough to go on."""
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Adds the config, as YAML text."""
+        checkpoint[CONFIG_KEY] = self.parser.dump(self.config, skip_none=False)
+
+
+class RoutingCLI(LightningCLI):
+    """LightningCLI for routing networks and their baselines.
+
+    Values come, strongest first, from the command line, from ``--config`` files (later ones first), from the
+    checkpoint given with ``--ckpt_path``, from the defaults.
+
+    Attributes:
+        folder: the folder of this run; None if it writes nothing.
+        trusted: modules that the user has named with ``--trust``.
+    """
+
+    folder: Path | None = None
+    trusted: tuple[str, ...] = ()
+
+    # -- words and options ---------------------------------------------------------------------------------------------
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Puts the checkpoint's config, if one is given, before all other values."""
+        assert isinstance(args, list)
+        words = Words.of(args)
+        self.trusted = tuple(words.trusted)
+        first: list[str] = []
+        last: list[str] = []
+        given = words.value("ckpt_path") if words.command else None
+        if given not in (None, "", "null", "hpc", "registry"):  # the last two are Lightning's own words
+            root = Path(words.value("trainer.default_root_dir") or ".").expanduser()
+            path = checkpoints.find(given, root)
+            if given in ("last", "best"):
+                print(f"ckpt_path {given}: {path}")
+            config = checkpoints.config_of(path, words.trusted, words.names())
+            if config:
+                first = ["--config", yaml.safe_dump({words.command: config})]
+            last = [f"--ckpt_path={path}"]
+        command = [] if words.command is None else [words.command]
+        self.config = parser.parse_args([*first, *words.before, *command, *words.after, *last])
+
+    def _parse_ckpt_path(self) -> None:
+        """Switches off Lightning's way, by which a checkpoint's values silently replace those of the command line."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds ``name``, ``threads``, and ``record``, apart from ``trainer.callbacks``, so that both are kept."""
+        parser.add_argument(
+            "--name",
+            type=str | None,
+            default=None,
+            help="name of the run's folder; by default method, data and seed. A taken one gets a number",
+        )
+        parser.add_argument(
+            "--threads",
+            type=int | str,
+            default="auto",
+            help="threads to compute with: a number, or auto, which goes by the size of a batch",
+        )
+        parser.add_argument(
+            "--record",
+            type=list[L.Callback] | None,
+            default=list(RECORD),
+            help="callbacks that record and show what the router learns; null: none",
+        )
+        for size in SIZES:
+            parser.link_arguments(f"data.{size}", f"model.init_args.{size}", apply_on="instantiate")
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand in ("validate", "test"):
+            parser.set_defaults({"verbose": False})  # the same table as after fit comes in place of Lightning's
+        return parser
+
+    def _set_seed(self) -> None:
+        seed = self.config[self.subcommand].get("seed_everything")
+        if isinstance(seed, int) and not isinstance(seed, bool) and not 0 <= seed < 2**32:
+            raise UsageError(f"seed_everything is {seed}; give an integer from 0 to {2**32 - 1}, or true to draw one.")
+        super()._set_seed()
+
+    # -- making the parts ----------------------------------------------------------------------------------------------
+
+    def before_instantiate_classes(self) -> None:
+        """Names our option where the Trainer would refuse its own."""
+        config = self.config[self.subcommand]
+        for option, off in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
+            value = config.trainer.get(option)
+            if value not in (off, None) and "RoutedClassifier" in str(config.model.get("class_path")):
+                raise UsageError(
+                    f"trainer.{option} is {value}, but routing networks optimize manually and Lightning then refuses "
+                    f"it; set --model.init_args.{option}={value} in its place."
+                )
+
+    def instantiate_classes(self) -> None:
+        """Claims the run's folder; makes data, model and Trainer; the model gets its sizes from the data.
+
+        Raises:
+            UsageError: if a size was set by hand to something else.
+        """
+        config = self.config[self.subcommand]
+        given = config.get("model.init_args") or {}
+        by_hand = {size: given[size] for size in SIZES if given.get(size) is not None}
+        self.claim_folder(config)
+        if self.subcommand != "fit":  # no state of callbacks is needed to evaluate
+            warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint need to be provided.*")
+        super().instantiate_classes()
+        for size, value in by_hand.items():
+            right = getattr(self.datamodule, size)
+            if value != right:
+                raise UsageError(
+                    f"model.init_args.{size} is {value} but the data has {right}; leave it out, it comes from the data."
+                )
+        # Recorded, since results may depend on it in their last bits.
+        config["threads"] = set_threads(config.get("threads", "auto"), self.datamodule, self.processes_here())
+
+    def claim_folder(self, config: Any) -> None:
+        """Claims the folder of this run, before anything slow, unless the user has given loggers of their own."""
+        name = config.get("name")
+        name = folders.default_name(config) if name is None else folders.checked_name(name)
+        if self.subcommand != "fit":
+            name = f"{name}-{self.subcommand}"
+        trainer = config.trainer
+        own_loggers = trainer.get("logger") not in (None, True, False)
+        if trainer.get("fast_dev_run") or trainer.get("barebones") or own_loggers:
+            return
+        root = Path(trainer.get("default_root_dir") or ".").expanduser()
+        self.folder = folders.folder_of_run(root / folders.RUNS, name)
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
+        """Adds the callbacks of ``record`` to the user's, and puts all that the run writes into its folder."""
+        trainer = self._get(self.config_init, "trainer")
+        callbacks = trainer.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        record = self._get(self.config_init, "record") or []
+        if self.subcommand == "predict":
+            record = [] if trainer.get("fast_dev_run") else [PredictionTable()]
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        if trainer.get("enable_progress_bar") is not False and not has_bar and not trainer.get("barebones"):
+            record = [*record, NarrowProgressBar()]
+        logger = trainer.get("logger")
+        if self.folder is not None:
+            if logger is False:
+                kwargs["default_root_dir"] = str(self.folder)
+            else:
+                kwargs["logger"] = TensorBoardLogger(
+                    str(self.folder.parent.parent), name=self.folder.parent.name, version=self.folder.name
+                )
+        elif not trainer.get("fast_dev_run") and logger not in (None, True, False):
+            for one in logger if isinstance(logger, list) else [logger]:
+                self.folder = folders.claim_for_logger(one, self._get(self.config, "ckpt_path")) or self.folder
+        if trainer.get("barebones"):
+            record = []
+        try:
+            return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the Trainer refuses its options: {' '.join(str(error).split())}") from error
+
+    def processes_here(self) -> int:
+        """Number of processes of this run on this machine's processor."""
+        on_cpu = type(self.trainer.accelerator).__name__ == "CPUAccelerator"
+        return self.trainer.num_devices if on_cpu else 1
+
+    # -- what is said at the end ---------------------------------------------------------------------------------------
+
+    def after_fit(self) -> None:
+        """Prints accuracy per task, where the checkpoint is, and how to go on."""
+        self.print_accuracies("val")
+        log_dir = self.trainer.log_dir
+        if not self.trainer.is_global_zero or not log_dir:
+            return
+        saved = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
+        checkpoint = Path(saved) if saved and Path(saved).is_file() else None
+        folder = Path(log_dir)
+        if checkpoint is not None:
+            print(f"Checkpoint: {checkpoint}")
+        with_router = hasattr(self.model, "router")
+        for what, command in tables.ways_on(checkpoint, folder, self.modules_to_trust(), with_router):
+            print(f"To {what}: {command}")
+        if any(folder.glob("events.out.*")):
+            print(f"Open TensorBoard: {shlex.join(['tensorboard', '--logdir', str(folder.parent)])}")
+
+    def after_validate(self) -> None:
+        """Prints accuracy per task."""
+        self.print_accuracies("val")
+
+    def after_test(self) -> None:
+        """Prints accuracy per task."""
+        self.print_accuracies("test")
+
+    def print_accuracies(self, stage: str) -> None:
+        """Prints a table of the stage's accuracy per task."""
+        if self.trainer.is_global_zero:
+            data = tables.which_data(stage, self.datamodule)
+            tables.show(tables.accuracy_table(dict(self.trainer.callback_metrics), stage, data))
+
+    def modules_to_trust(self) -> list[str]:
+        """Modules of the user's that the model or data of this run come from."""
+        found = set(self.trusted)
+
+        def look(value: Any) -> None:
+            if isinstance(value, dict):
+                path = value.get("class_path")
+                if isinstance(path, str) and path.partition(".")[0] not in LIBRARIES:
+                    found.add(path.rpartition(".")[0])
+                for item in value.values():
+                    look(item)
+            elif isinstance(value, list):
+                for item in value:
+                    look(item)
+
+        config = self.config[self.subcommand].as_dict()
+        look([config.get("model"), config.get("data")])
+        return sorted(found)
+
+
+def usage_error(error: BaseException) -> BaseException | None:
+    """The user's mistake behind an error, if there is one: jsonargparse wraps what a constructor raises."""
+    if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
+        detail = " ".join(str(error).splitlines()[1:2]).strip()
+        return UsageError(f"the checkpoint does not fit the model ({detail}); give the config of its run, or none.")
+    if isinstance(error, RuntimeError) and "conditioned on metric" in str(error):
+        return UsageError(" ".join(str(error).split()))
+    if isinstance(error, OSError) and error.filename is not None:
+        return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (UsageError, MisconfigurationException)):
+            return cause
+        cause = cause.__cause__
+    return None
+
+
+def run(words: list[str]) -> RoutingCLI:
+    """Runs a method of the Trainer.
+
+    Raises:
+        SystemExit: with code 1 after a user's mistake, told in one sentence; with 2 for wrong arguments.
+    """
+    keep_quiet()
+    keep_freed_memory()
+    cli: list[RoutingCLI] = []
+
+    class Noted(RoutingCLI):
+        """Known also where its constructor fails, so that an unused folder can be taken back."""
+
+        def setup_parser(self, *args: Any, **kwargs: Any) -> None:
+            cli.append(self)
+            super().setup_parser(*args, **kwargs)
+
+    try:
+        return Noted(
+            TaskClassifier,
+            MultiTaskDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},  # the folder is this run's own
+            trainer_defaults={"enable_model_summary": False},
+            parser_class=SentenceParser,
+            auto_configure_optimizers=False,
+            args=words,
+        )
+    except (ValueError, RuntimeError, OSError, MisconfigurationException) as error:
+        mistake = usage_error(error)
+        if mistake is None:
+            raise
+        print(f"error: {mistake}", file=sys.stderr)
+        raise SystemExit(1) from None
+    finally:
+        if cli:
+            folders.forget(cli[0].folder)
+        # Lightning leaves gloo's connections to the interpreter's end, at which their threads may abort the process.
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()

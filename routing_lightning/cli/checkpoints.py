@@ -1,0 +1,122 @@
+"""Checkpoints on the command line: which one is meant, and the config that it carries."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from routing_lightning.errors import UsageError
+from routing_lightning.trust import Trust
+
+CONFIG_KEY = "routing_lightning_config"
+"""Key of a checkpoint below which the config of its run lies, as YAML text."""
+
+PARTS = ("seed_everything", "threads", "model", "data")
+"""What is taken from a checkpoint's config."""
+
+_LONGEST_TEXT = 1_000_000
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Content of a checkpoint: tensors and plain types.
+
+    Raises:
+        UsageError: if there is no such file or it is no checkpoint.
+    """
+    if not path.is_file():
+        raise UsageError(f"ckpt_path {path} is no file; give the path of a checkpoint, or last for the newest.")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise UsageError(f"ckpt_path {path} is no checkpoint that can be read; give an unbroken one.") from error
+    if not isinstance(checkpoint, dict):
+        raise UsageError(f"ckpt_path {path} holds a {type(checkpoint).__name__}; give a checkpoint of a run.")
+    return checkpoint
+
+
+def config_of(path: Path, trusted: Sequence[str], named: set[str]) -> dict[str, Any] | None:
+    """Model, data, seed and threads of the run that wrote a checkpoint; None if it holds no config.
+
+    Args:
+        path: the checkpoint.
+        trusted: modules of the user's that it may name.
+        named: classes that the user has named.
+
+    Raises:
+        UsageError: if it cannot be read, or names what it may not name; see :mod:`routing_lightning.trust`.
+    """
+    from routing_lightning.datamodules import MultiTaskDataModule
+    from routing_lightning.modules import TaskClassifier
+
+    text = load(path).get(CONFIG_KEY)
+    if text is None:
+        return None
+    wrong = f"checkpoint {path} holds a config that is no YAML of a run; give another, or a config and no checkpoint."
+    if not isinstance(text, str) or len(text) > _LONGEST_TEXT:
+        raise UsageError(wrong)
+    try:
+        config = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(wrong) from error
+    if not isinstance(config, dict):
+        raise UsageError(wrong)
+    trust = Trust(f"checkpoint {path}", trusted, named)
+    hints = {"seed_everything": bool | int, "threads": int | str, "model": TaskClassifier, "data": MultiTaskDataModule}
+    try:
+        return {key: trust.check(config[key], hints[key], key) for key in PARTS if key in config}
+    except RecursionError as error:
+        raise UsageError(wrong) from error
+
+
+def find(given: Any, root: Path, folder_hint: str = "trainer.default_root_dir") -> Path:
+    """The checkpoint that a ``ckpt_path`` means.
+
+    Args:
+        given: a path, ``last`` (the newest below the folder) or ``best`` (the best that its run knows).
+        root: where runs lie.
+        folder_hint: the option that says where.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    if given not in ("last", "best"):
+        text = str(given).removeprefix("file://")
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise UsageError(f"ckpt_path {given} is no file; give the path of a checkpoint, or last for the newest.")
+        return path
+    newest = newest_checkpoint(root)
+    if newest is None:
+        raise UsageError(
+            f"ckpt_path is {given} but there is no checkpoint below {root}; give its path, or the {folder_hint} of its "
+            "run, or leave ckpt_path out to start anew."
+        )
+    return newest if given == "last" else best_of(newest)
+
+
+def newest_checkpoint(root: Path) -> Path | None:
+    """The checkpoint below a folder that was written last; None if there is none."""
+    runs = root / "lightning_logs"
+    places = [*root.glob("*.ckpt"), *root.glob("checkpoints/*.ckpt"), *(runs.rglob("*.ckpt") if runs.is_dir() else ())]
+    return max(places, key=lambda path: (path.stat().st_mtime_ns, path.name == "last.ckpt"), default=None)
+
+
+def best_of(newest: Path) -> Path:
+    """The best checkpoint of a run, as its newest one knows it.
+
+    Raises:
+        UsageError: if nothing was compared, or the best is gone.
+    """
+    callbacks = load(newest).get("callbacks") or {}
+    for state in callbacks.values():
+        if isinstance(state, dict) and state.get("best_model_score") is not None and state.get("best_model_path"):
+            best = newest.with_name(Path(str(state["best_model_path"])).name)
+            if best.is_file():
+                return best
+            raise UsageError(f"ckpt_path is best but {best} is gone; give the path of a checkpoint, or last.")
+    raise UsageError(
+        f"ckpt_path is best but the run of {newest} compared no checkpoints; give last or a path (for the next run: a "
+        "ModelCheckpoint with monitor: val/acc among trainer.callbacks)."
+    )

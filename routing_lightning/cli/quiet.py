@@ -1,0 +1,60 @@
+"""Keeps what does not concern the user off the terminal: on success stderr stays empty."""
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+# Warnings that do not concern the user, each with its reason.
+_IDLE_WARNINGS = (
+    # The data lies in memory and a batch is one index operation: workers would only cost.
+    ".*does not have many workers.*",
+    # The checks of a batch are the model's, whatever the datamodule.
+    ".*have passed in a `LightningDataModule`. It will use the implementation from.*",
+    # Metrics are added up over processes before they are logged.
+    ".*when logging on epoch level in distributed setting.*",
+    # Lightning with newer torch.
+    ".*isinstance\\(treespec, LeafSpec\\).*",
+    # A run of a few steps is meant to be one, and the last value of each curve is written anyway.
+    ".*smaller than the logging interval.*",
+    # Each run has a folder of its own; what this one holds was put there by itself.
+    "Checkpoint directory .* exists and is not empty.*",
+    # Said of each run that goes on from a checkpoint: sizes and paths of the callbacks are the new run's.
+    ".*the dirpath has changed from.*",
+    # Modules that a user's network keeps in evaluation mode are the user's choice.
+    ".*module\\(s\\) in eval mode.*",
+    # The strategies are told how to treat blocks without samples, where that is needed.
+    ".*find_unused_parameters=True was specified.*",
+)
+_PACKAGE = str(Path(__file__).parents[1])
+# Lightning's own messages that were asked for with an option, such as `verbose`.
+_ASKED_FOR = ("lightning.pytorch.callbacks.", "lightning.pytorch.tuner", "lightning.pytorch.profilers")
+
+
+class Teller(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes warnings to stderr, messages of this package to stdout, and drops chatter of Lightning."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a message where it belongs."""
+        if record.levelno >= logging.WARNING:
+            self.stream = sys.stderr
+        elif record.pathname.startswith(_PACKAGE) or record.name.startswith(_ASKED_FOR):
+            self.stream = sys.stdout
+        else:
+            return
+        super().emit(record)
+
+
+def keep_quiet() -> None:
+    """Sets up warnings and logging for a command line; does no more the second time."""
+    for message in _IDLE_WARNINGS:
+        warnings.filterwarnings("ignore", message)
+    # What libraries say to their developers.
+    for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+        for module in ("lightning", "torch", "tensorboard", "jsonargparse", "torchmetrics", "pkg_resources"):
+            warnings.filterwarnings("ignore", category=category, module=rf"{module}(\.|$)")
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning", "lightning_utilities"):
+        logger = logging.getLogger(name)
+        if any(type(handler) is logging.StreamHandler for handler in logger.handlers):
+            logger.handlers = [h for h in logger.handlers if type(h) is not logging.StreamHandler]
+            logger.addHandler(Teller())

@@ -1,0 +1,72 @@
+"""Where a command line begins: answers at once what needs no torch, and hands on the rest."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from routing_lightning import __version__
+from routing_lightning.cli.threads import wait_passively
+from routing_lightning.cli.words import TRAINER_COMMANDS, Words
+from routing_lightning.errors import UsageError
+
+if TYPE_CHECKING:
+    from routing_lightning.cli.app import RoutingCLI
+
+
+def main(args: Sequence[str] | None = None) -> "RoutingCLI | None":
+    """Runs the command line: a method of the Trainer, or one of the commands that train nothing.
+
+    Args:
+        args: the words after ``train.py``; those of the process by default.
+
+    Returns:
+        The CLI after its run, with ``trainer``, ``model`` and ``datamodule``; None after a command that trains nothing.
+
+    Raises:
+        SystemExit: with code 1 after a user's mistake, told in one sentence; with 2 for wrong arguments.
+    """
+    words = list(sys.argv[1:] if args is None else args)
+    try:
+        if run_quick(words):
+            return None
+        from routing_lightning.cli.app import run
+
+        return run(words)
+    except (UsageError, OSError) as error:
+        print(f"error: {sentence_of(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def sentence_of(error: Exception) -> str:
+    """A user's mistake in a sentence."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; give a path that can be read or written."
+    return str(error)
+
+
+def run_quick(words: list[str]) -> bool:
+    """Answers what needs no Trainer; else greets, since the imports to come take seconds.
+
+    Returns:
+        Whether all is said.
+    """
+    from routing_lightning.cli import help as texts
+
+    command = words[0] if words else ""
+    if command in ("plot", "report"):
+        from routing_lightning.report.commands import COMMANDS
+
+        COMMANDS[command](words[1:])
+        return True
+    if command in texts.QUICK:
+        texts.QUICK[command](words[1:])
+        return True
+    if texts.answer(words):
+        return True
+    wait_passively()
+    parts = Words.of(words)
+    quiet = any(word.startswith(("--print_config", "--print_shtab")) or ".help" in word for word in words)
+    if parts.command in TRAINER_COMMANDS and not quiet and int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        print(f"routing_lightning {__version__}: {parts.command}", flush=True)
+    return False

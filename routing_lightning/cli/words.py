@@ -1,0 +1,129 @@
+"""What the words of a command line say before they are parsed. Pure text: nothing is imported for it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TRAINER_COMMANDS = ("fit", "validate", "test", "predict")
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_TAKES_CONFIG = ("--config", "-c")
+
+
+@dataclass
+class Words:
+    """A command line, in parts.
+
+    Attributes:
+        before: words before the command.
+        command: ``fit``, ``validate``, ``test`` or ``predict``; None if there is none.
+        after: words after it, without ``--trust``.
+        trusted: modules given with ``--trust``.
+    """
+
+    before: list[str]
+    command: str | None
+    after: list[str]
+    trusted: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> "Words":
+        """Takes a command line apart."""
+        rest, trusted = _without_trust(words)
+        position = 0
+        while position < len(rest) and rest[position] not in TRAINER_COMMANDS:
+            position += 2 if rest[position] in _TAKES_CONFIG else 1
+        if position >= len(rest):
+            return cls(rest, None, [], trusted)
+        return cls(rest[:position], rest[position], rest[position + 1 :], trusted)
+
+    def values(self, *options: str) -> list[str]:
+        """Values of options after the command, in order: those of ``--option value`` and of ``--option=value``."""
+        return list(_values(self.after, options))
+
+    def configs(self) -> list[dict[str, Any]]:
+        """Contents of the ``--config`` files, in order, as far as they can be read (the parser tells what cannot)."""
+        outer = [content.get(self.command or "") for content in map(_content, _values(self.before, _TAKES_CONFIG))]
+        inner = [_content(path) for path in self.values(*_TAKES_CONFIG)]
+        return [content for content in (*outer, *inner) if isinstance(content, dict)]
+
+    def value(self, option: str) -> Any:
+        """Value of a dotted option: of the command line, else of the last config that has it, else None."""
+        given = self.values(f"--{option}")
+        if given:
+            return given[-1]
+        for config in reversed(self.configs()):
+            found: Any = config
+            for key in option.split("."):
+                found = found.get(key) if isinstance(found, dict) else None
+            if found is not None:
+                return found
+        return None
+
+    def names(self) -> set[str]:
+        """All that may be a path of a class in the words and configs: what the user has named."""
+        found = {word.rpartition("=")[2] for word in (*self.before, *self.after)}
+        for config in self.configs():
+            found.update(_texts(config))
+        for word in tuple(found):
+            if word.startswith(("{", "[")):  # a value in YAML
+                found.update(_DOTTED_IN.findall(word))
+        return {word for word in found if _DOTTED.fullmatch(word)}
+
+
+_DOTTED_IN = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+
+
+def _without_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    rest: list[str] = []
+    trusted: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--trust" and position + 1 < len(words):
+            trusted += words[position + 1].split(",")
+            position += 1
+        elif word.startswith("--trust="):
+            trusted += word.partition("=")[2].split(",")
+        else:
+            rest.append(word)
+        position += 1
+    return rest, [module.strip() for module in trusted if module.strip()]
+
+
+def _values(words: Sequence[str], options: Sequence[str]) -> Iterator[str]:
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in options:
+            if equals:
+                yield value
+            elif position + 1 < len(words):
+                yield words[position + 1]
+
+
+def _content(path: str) -> dict[str, Any]:
+    """Content of a config file; empty if it cannot be read."""
+    try:
+        text = Path(path).expanduser().read_text()
+    except (OSError, UnicodeDecodeError, ValueError):
+        text = path  # a config may be given as text
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value

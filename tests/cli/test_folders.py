@@ -1,0 +1,163 @@
+"""Each run has a folder of its own, also among many that start at once."""
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from routing_lightning.cli import folders, main
+from routing_lightning.errors import UsageError
+from routing_lightning.record import RouteRecord
+
+ROOT = Path(__file__).parents[2]
+SHORT = [
+    f"--config={ROOT / 'configs' / 'digits_mtl.yaml'}",
+    "--trainer.max_epochs=1",
+    "--trainer.limit_train_batches=2",
+    "--trainer.limit_val_batches=1",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.accelerator=cpu",
+]
+
+
+def test_twenty_claims_at_once_give_twenty_folders(tmp_path):
+    with ThreadPoolExecutor(20) as pool:
+        found = list(pool.map(lambda _: folders.claim(tmp_path / "logs", "run"), range(20)))
+    assert sorted({path.name for path in found}) == sorted(["run", *(f"run_{i}" for i in range(1, 20))])
+
+
+def test_twenty_processes_that_claim_at_once_get_twenty_folders(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path; from routing_lightning.cli.folders import claim\n"
+        "time.sleep(max(0, float(sys.argv[2]) - time.time())); print(claim(Path(sys.argv[1]), 'version', first=0))"
+    )
+    start = str(time.time() + 3)
+    words = [sys.executable, "-c", script, str(tmp_path), start]
+    running = [subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(20)]
+    found = {process.communicate()[0].strip() for process in running}
+    assert found == {str(tmp_path / f"version_{i}") for i in range(20)}
+
+
+def test_two_runs_started_together_share_nothing(tmp_path):
+    def start(seed: int) -> subprocess.Popen[str]:
+        words = ["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", "--name=twin", f"--seed_everything={seed}"]
+        return subprocess.Popen([sys.executable, "train.py", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+
+    running = [start(seed) for seed in (1, 2)]
+    assert [process.wait() for process in running] == [0, 0]
+    runs = sorted((tmp_path / "lightning_logs").iterdir())
+    assert [path.name for path in runs] == ["twin", "twin_1"]
+    assert {yaml.safe_load((path / "config.yaml").read_text())["seed_everything"] for path in runs} == {1, 2}
+    for path in runs:
+        assert len(list(path.glob("events.out.*"))) == 1
+        assert len(list(path.rglob("*.ckpt"))) == 1
+        assert RouteRecord.load(path / "routes.npz").counts.sum() == 2 * 32 * 3
+
+
+LOGGERS = {
+    "TensorBoard": [],
+    "CSV": ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir={}"],
+    "two": [
+        "--trainer.logger+=CSVLogger",
+        "--trainer.logger.save_dir={}",
+        "--trainer.logger+=TensorBoardLogger",
+        "--trainer.logger.save_dir={}/tb",
+    ],
+    "none": ["--trainer.logger=false"],
+}
+
+
+@pytest.mark.parametrize("logger", LOGGERS)
+def test_a_second_run_changes_no_file_of_the_first(logger, tmp_path):
+    words = [word.format(tmp_path) for word in LOGGERS[logger]]
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    first = main(["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", *words])
+    before = files()
+    second = main(["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", *words])
+    after = files()
+    assert first.trainer.log_dir != second.trainer.log_dir
+    assert before == {path: content for path, content in after.items() if path in before}
+    for cli in (first, second):
+        folder = Path(cli.trainer.log_dir)
+        assert (folder / "config.yaml").is_file() and (folder / "routes.npz").is_file()
+        assert list(folder.rglob("*.ckpt"))
+
+
+def test_a_folder_that_the_user_has_fixed_is_not_taken_twice(tmp_path, capsys):
+    words = ["fit", *SHORT, "--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={tmp_path}",
+             "--trainer.logger.version=mine", f"--trainer.default_root_dir={tmp_path}"]  # fmt: skip
+    cli = main(words)
+    checkpoint = cli.trainer.checkpoint_callback.best_model_path
+    with pytest.raises(SystemExit):
+        main(words)
+    assert "holds another run" in capsys.readouterr().err
+    assert main([*words, f"--ckpt_path={checkpoint}", "--trainer.max_epochs=2"])  # goes on in its own folder
+
+
+def test_the_name_says_method_data_and_seed_and_can_be_given(tmp_path):
+    cli = main(["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", "--seed_everything=7"])
+    assert Path(cli.trainer.log_dir).name == "wpl-digits_mtl-seed7"
+    checkpoint = cli.trainer.checkpoint_callback.best_model_path
+    cli = main(["validate", f"--ckpt_path={checkpoint}", f"--trainer.default_root_dir={tmp_path}", "--name=mine"])
+    assert Path(cli.trainer.log_dir).name == "mine-validate"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ({"router": {"class_path": "a.GumbelRouter"}}, "gumbel"),
+        ({"router": {"class_path": "a.FixedRoutes"}}, "fixed_routes"),
+        (
+            {"router": {"class_path": "R", "init_args": {"policy": "MLPPolicy", "learner": "ApproximateQLearning"}}},
+            "q_learning_mlp",
+        ),
+        (
+            {
+                "router": {
+                    "class_path": "R",
+                    "init_args": {
+                        "policy": "TabularPolicy",
+                        "learner": {"class_path": "x.REINFORCE"},
+                        "agents": "single",
+                    },
+                }
+            },
+            "reinforce_single",
+        ),
+        ({"network": {"class_path": "routing_lightning.networks.CrossStitch"}}, "cross_stitch"),
+        ({}, "multi_task_classifier"),
+    ],
+)
+def test_names_of_methods(model, name):
+    config = {
+        "model": {"class_path": "m.MultiTaskClassifier", "init_args": model},
+        "data": {"class_path": "CIFARMTLDataModule"},
+        "seed_everything": True,
+    }
+    assert folders.default_name(config) == f"{name}-cifar_mtl"
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", "-x", "a" * 101, "a b"])
+def test_names_that_are_no_folders_are_refused(name):
+    with pytest.raises(UsageError, match="name is"):
+        folders.checked_name(name)
+
+
+def test_a_run_that_fails_at_the_start_leaves_no_folder(tmp_path):
+    with pytest.raises(SystemExit):
+        main(["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", "--data.init_args.batch_size=0"])
+    assert not list((tmp_path / "lightning_logs").iterdir())
+
+
+@pytest.mark.parametrize("command", ["fit", "predict", "test"])
+def test_a_trial_run_writes_nothing(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main([command, SHORT[0], "--trainer.fast_dev_run=true", "--trainer.enable_progress_bar=false"])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

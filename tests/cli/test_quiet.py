@@ -1,0 +1,87 @@
+"""On success stderr is empty and what is shown fits; warnings that concern the user stay."""
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from routing_lightning.cli.quiet import keep_quiet
+
+ROOT = Path(__file__).parents[2]
+DIGITS = str(ROOT / "configs" / "digits_mtl.yaml")
+SHORT = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=2",
+         "--trainer.accelerator=cpu"]  # fmt: skip
+
+
+def run(folder: Path, *words: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
+    import os
+
+    environment = os.environ | {"COLUMNS": str(columns), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
+    command = [sys.executable, str(ROOT / "train.py"), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("folder with space")
+    return folder, run(folder, "fit", f"--config={DIGITS}", *SHORT)
+
+
+def test_fit_is_quiet_and_says_how_to_go_on(fitted):
+    folder, done = fitted
+    assert done.returncode == 0 and done.stderr == ""
+    for noise in ("litlogger", "litmodels", "FLOPs", "v_num", "Modules in", "GPU available", "deprecated"):
+        assert noise not in done.stdout
+    assert "validation runs on the test set" in done.stdout  # concerns the user
+    assert "Accuracy per task (test set)" in done.stdout
+    assert max(map(len, done.stdout.splitlines()[:30])) <= 130
+    (bar,) = [line for line in done.stdout.splitlines() if line.startswith("Epoch")]
+    assert len(bar) <= 80 and "3/3" in bar and "loss" in bar and "acc" in bar
+    checkpoint = re.search(r"^Checkpoint: (.*)$", done.stdout, re.MULTILINE)[1]
+    assert (folder / checkpoint).is_file()
+
+
+def test_the_commands_that_fit_prints_work_and_are_quiet(fitted):
+    import shlex
+
+    folder, done = fitted
+    commands = re.findall(r"^To .*?: (.*)$", done.stdout, re.MULTILINE)
+    assert [shlex.split(command)[2] for command in commands] == ["validate", "plot", "report"]
+    for command in commands:
+        again = run(folder, *shlex.split(command)[2:])
+        assert again.returncode == 0 and again.stderr == "", command
+    assert (folder / "report" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict", "fit"])
+def test_every_command_is_quiet_from_a_checkpoint(command, fitted):
+    folder, _ = fitted
+    more = ["--trainer.max_epochs=2", *SHORT[1:]] if command == "fit" else []
+    done = run(folder, command, "--ckpt_path=last", *more)
+    assert done.returncode == 0 and done.stderr == ""
+    if command in ("validate", "test"):
+        assert "Accuracy per task (test set)" in done.stdout and "mean over tasks" in done.stdout
+        assert not re.search(r"0\.\d{6,}", done.stdout)
+
+
+@pytest.mark.parametrize("logger", ["false", "CSVLogger"])
+def test_fit_is_quiet_with_other_loggers(logger, tmp_path):
+    where = ["--trainer.logger.save_dir=."] if logger != "false" else []
+    done = run(tmp_path, "fit", f"--config={DIGITS}", *SHORT, f"--trainer.logger={logger}", *where)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_validation_on_a_part_of_its_own_is_called_so(tmp_path):
+    done = run(tmp_path, "fit", f"--config={DIGITS}", *SHORT, "--data.init_args.val_fraction=0.2")
+    assert "Accuracy per task (validation part)" in done.stdout and "test set" not in done.stdout
+
+
+def test_warnings_of_others_stay():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        keep_quiet()
+        warnings.warn("something that concerns the user", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["something that concerns the user"]

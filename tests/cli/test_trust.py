@@ -1,0 +1,314 @@
+"""What a checkpoint names is built only if it belongs here and fits its place; nothing is imported or called before."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from routing_lightning.cli import main
+from routing_lightning.cli.checkpoints import CONFIG_KEY
+from routing_lightning.datamodules import MultiTaskDataModule
+from routing_lightning.errors import UsageError
+from routing_lightning.modules import TaskClassifier
+from routing_lightning.trust import Trust, check_hyperparameters
+
+DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
+PLANTED = """
+from pathlib import Path
+
+Path(__file__).with_name("imported").touch()
+
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+
+from routing_lightning.datamodules import DigitsMTLDataModule
+from routing_lightning.modules import RoutedClassifier
+from routing_lightning.routers import REINFORCE, WPL, FixedRoutes, TabularPolicy
+
+
+class Module(nn.Module):
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+
+
+class Optimizer(SGD): pass
+class Scheduler(StepLR): pass
+class Router(FixedRoutes): pass
+class Policy(TabularPolicy): pass
+class Learner(WPL): pass
+class Model(RoutedClassifier): pass
+class Data(DigitsMTLDataModule): pass
+
+
+def function(*args, **kwargs):
+    Path(__file__).with_name("called").touch()
+"""
+
+# Where a checkpoint names parts, and what of the planted module would fit.
+PLACES = {
+    "model": "Model",
+    "model.aggregator": "Module",
+    "model.network": "Module",
+    "model.network.features": "Module",
+    "model.router": "Router",
+    "model.router.policy": "Policy",
+    "model.router.learner": "Learner",
+    "model.optimizer": "Optimizer",
+    "model.lr_scheduler": "Scheduler",
+    "data": "Data",
+}
+# Functions of libraries and of Python that do harm when called, and classes that fit no place.
+HARMFUL = [
+    "subprocess.check_output",
+    "os.system",
+    "builtins.eval",
+    "torch.hub.load",
+    "torch.load",
+    "torch.utils.cpp_extension.load",
+    "torch.os.system",
+    "torch.utils.data.DataLoader",
+    "torchvision.datasets.utils.download_url",
+    "torchvision.models.resnet18",
+    "lightning.pytorch.Trainer",
+    "lightning.pytorch.strategies.launchers.subprocess_script._SubprocessScriptLauncher",
+    "lightning.pytorch.cli.instantiate_class",
+    "routing_lightning.allocator.keep_freed_memory",
+    "routing_lightning.report.commands.plot",
+    "pathlib.Path",
+    "Popen",
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=1"]
+    cli = main(["fit", f"--config={DIGITS}", *short, f"--trainer.default_root_dir={folder}", "--record=null",
+                "--trainer.enable_progress_bar=false"])  # fmt: skip
+    return Path(cli.trainer.checkpoint_callback.best_model_path)
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "path"
+    folder.mkdir()
+    (folder / "planted.py").write_text(PLANTED)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop("planted", None)
+
+
+def part_of(config: dict[str, Any], place: str) -> tuple[dict[str, Any], str]:
+    """The dict and key at which a place lies."""
+    *path, last = place.split(".")
+    for key in path:
+        if not isinstance(config[key], dict):
+            config[key] = {"class_path": config[key]}
+        config = config[key].setdefault("init_args", {})
+    return config, last
+
+
+def with_config(checkpoint: Path, to: Path, change) -> Path:
+    """A copy of a checkpoint whose config was changed."""
+    content = torch.load(checkpoint, weights_only=True)
+    config = yaml.safe_load(content[CONFIG_KEY])
+    config = change(config) or config
+    content[CONFIG_KEY] = config if isinstance(config, str) else yaml.safe_dump(config)
+    torch.save(content, to)
+    return to
+
+
+def plant(place: str, part: Any):
+    def change(config):
+        where, key = part_of(config, place)
+        where[key] = part
+
+    return change
+
+
+def refused(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    assert stop.value.code == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize("command", ["validate", "fit"])
+@pytest.mark.parametrize("place", PLACES)
+def test_classes_of_others_are_not_imported_unless_trusted(place, command, checkpoint, planted, tmp_path, capsys):
+    name = f"planted.{PLACES[place]}"
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant(place, {"class_path": name}))
+    sentence = refused(capsys, command, f"--ckpt_path={bad}", f"--trainer.default_root_dir={tmp_path}")
+    assert name in sentence and "--trust planted" in sentence and place in sentence
+    assert not (planted / "imported").exists()
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", HARMFUL)
+@pytest.mark.parametrize("as_text", [True, False])
+def test_harmful_names_are_refused_in_every_place(place, name, as_text, checkpoint, tmp_path):
+    from routing_lightning.cli.checkpoints import config_of
+
+    part = name if as_text else {"class_path": name, "init_args": {"args": ["touch", str(tmp_path / "called")]}}
+    if as_text and place in ("model", "data"):
+        part = {"class_path": name}
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant(place, part))
+    with pytest.raises(UsageError, match=name.rpartition(".")[2]):
+        config_of(bad, [], set())
+    assert not (tmp_path / "called").exists()
+
+
+def test_nothing_else_of_the_config_is_read(checkpoint, planted, tmp_path):
+    def change(config):
+        config["record"] = [{"class_path": "planted.Module"}]
+        config["trainer"]["callbacks"] = [{"class_path": "planted.Module"}]
+        config["trainer"]["logger"] = {"class_path": "planted.Module"}
+
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", change)
+    options = ["--trainer.limit_val_batches=1", "--trainer.enable_progress_bar=false"]
+    assert main(["validate", f"--ckpt_path={bad}", f"--trainer.default_root_dir={tmp_path}", *options])
+    assert not (planted / "imported").exists()
+
+
+ODD = {
+    "a dotted key": lambda c: c["model"]["init_args"].update({"aggregator.class_path": "subprocess.check_output"}),
+    "a class below numbers": lambda c: c["model"]["init_args"].update(num_tasks={"class_path": "os.system"}),
+    "a class in unknown arguments": lambda c: c["model"].update(dict_kwargs={"new": {"class_path": "os.system"}}),
+    "a class in a list": lambda c: c["model"]["init_args"].update(image_shape=[{"class_path": "os.system"}]),
+    "a class as argument of a class of torch": lambda c: c["model"]["init_args"].update(
+        aggregator={"class_path": "torch.nn.Sequential", "init_args": {"args": [{"class_path": "os.system"}]}}
+    ),
+    "an activation": lambda c: c["model"]["init_args"].update(
+        aggregator={
+            "class_path": "torch.nn.TransformerEncoderLayer",
+            "init_args": {"d_model": 2, "nhead": 1, "activation": "os.system"},
+        }
+    ),
+    "a function of a scheduler": lambda c: c["model"]["init_args"].update(
+        lr_scheduler={"class_path": "torch.optim.lr_scheduler.LambdaLR", "init_args": {"lr_lambda": "os.system"}}
+    ),
+    "a scheduler in a scheduler": lambda c: c["model"]["init_args"].update(
+        lr_scheduler={
+            "class_path": "torch.optim.lr_scheduler.ChainedScheduler",
+            "init_args": {"schedulers": [{"class_path": "subprocess.Popen"}]},
+        }
+    ),
+    "no class path": lambda c: c["model"].pop("class_path"),
+    "another key": lambda c: c["model"].update({"__path__": "/etc/passwd"}),
+    "a file in place of a class": lambda c: c["model"]["init_args"].update(router="/tmp/router.yaml"),
+    "an address in place of a class": lambda c: c.update(model="https://example.org/model.yaml"),
+    "itself": lambda c: "&a [*a]",
+    "a text": lambda c: "model",
+    "no YAML": lambda c: "{",
+    "endless nesting": lambda c: "model: " + "[" * 100_000,
+    "a bomb": lambda c: (
+        "model: {class_path: &0 [x, x, x, x, x, x, x, x, x, x]}\ndata: &1 [*0, *0, *0, *0, *0, *0, *0, *0, *0, *0]\n"
+        + "".join(f"k{i}: &{i} [{', '.join([f'*{i - 1}'] * 10)}]\n" for i in range(2, 12))
+        + "seed_everything: *11"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_configs_are_refused(name, checkpoint, tmp_path, capsys):
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", ODD[name])
+    refused(capsys, "validate", f"--ckpt_path={bad}", f"--trainer.default_root_dir={tmp_path}")
+
+
+def test_the_config_that_the_user_gives_overrules_nothing_of_the_check(checkpoint, planted, tmp_path, capsys):
+    config = tmp_path / "other.yaml"
+    config.write_text("model: {init_args: {aggregator: null}}\n")
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant("model.aggregator", {"class_path": "planted.Module"}))
+    words = [f"--config={config}", f"--ckpt_path={bad}", f"--trainer.default_root_dir={tmp_path}"]
+    assert "planted.Module" in refused(capsys, "validate", *words)
+    assert not (planted / "imported").exists()
+
+
+LIMITS = ["--trainer.limit_val_batches=1", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+
+
+@pytest.mark.parametrize(
+    "trusted", [["--trust", "planted"], ["--trust=other,planted"], ["--trust=a", "--trust=planted"]]
+)
+def test_a_module_that_the_user_trusts_is_used(trusted, checkpoint, planted, tmp_path):
+    good = with_config(checkpoint, tmp_path / "good.ckpt", plant("data", {"class_path": "planted.Data"}))
+    cli = main(["validate", f"--ckpt_path={good}", f"--trainer.default_root_dir={tmp_path}", *LIMITS, *trusted])
+    assert type(cli.datamodule).__name__ == "Data"
+
+
+@pytest.mark.parametrize("trusted", ["--trust=planted", "--trust=other"])
+def test_what_is_trusted_must_fit_its_place_too(trusted, checkpoint, planted, tmp_path, capsys):
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant("model.router", {"class_path": "planted.Module"}))
+    assert "planted.Module" in refused(
+        capsys, "validate", f"--ckpt_path={bad}", f"--trainer.default_root_dir={tmp_path}", trusted
+    )
+
+
+def test_a_class_that_the_user_gives_is_trusted(checkpoint, planted, tmp_path):
+    good = with_config(checkpoint, tmp_path / "good.ckpt", plant("data", {"class_path": "planted.Data"}))
+    words = [f"--ckpt_path={good}", f"--trainer.default_root_dir={tmp_path}", *LIMITS]
+    assert main(["validate", "--data=planted.Data", *words])
+    config = tmp_path / "data.yaml"
+    config.write_text("data: {class_path: planted.Data}\n")
+    assert main(["validate", f"--config={config}", *words])
+
+
+def test_short_names_mean_subclasses_that_are_known(checkpoint, tmp_path):
+    from routing_lightning.cli.checkpoints import config_of
+
+    def change(config):
+        config["model"]["init_args"]["router"]["init_args"]["learner"] = "WPL"
+        config["model"]["init_args"]["optimizer"] = {"class_path": "Adam", "init_args": {"lr": 0.1}}
+
+    config = config_of(with_config(checkpoint, tmp_path / "good.ckpt", change), [], set())
+    arguments = config["model"]["init_args"]
+    assert arguments["router"]["init_args"]["learner"].endswith(".wpl.WPL")
+    assert arguments["optimizer"] == {"class_path": "torch.optim.adam.Adam", "init_args": {"lr": 0.1}}
+
+
+def test_every_shipped_config_passes_its_own_check():
+    for path in Path(DIGITS).parent.rglob("*.yaml"):
+        config = yaml.safe_load(path.read_text())
+        trust = Trust(str(path))
+        if "class_path" in config.get("model", {}):
+            trust.check(config["model"], TaskClassifier, "model")
+        if "class_path" in config.get("data", {}):
+            trust.check(config["data"], MultiTaskDataModule, "data")
+
+
+def test_torchs_containers_may_hold_parts_of_their_type_only():
+    trust = Trust("text")
+    with pytest.raises(UsageError, match="LambdaLR"):
+        trust.check({"class_path": "torch.optim.lr_scheduler.LambdaLR"}, torch.nn.Module, "part")
+    with pytest.raises(UsageError, match="os.system"):
+        trust.check(["os.system"], list[torch.nn.Module], "parts")
+    assert trust.check(["torch.nn.ReLU"], list[torch.nn.Module], "parts") == ["torch.nn.ReLU"]
+    assert trust.check({"a": "os.system"}, dict[str, str], "texts") == {"a": "os.system"}
+
+
+def test_saved_configs_of_runs_are_read_without_importing(checkpoint, planted, tmp_path, capsys):
+    """``report`` and ``plot`` read the config in a run's folder."""
+    run = tmp_path / "run"
+    shutil.copytree(checkpoint.parents[1], run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"] = {"class_path": "planted.Model"}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    main(["report", str(run), "--out", str(tmp_path / "out")])
+    assert not (planted / "imported").exists()
+
+
+def test_hyperparameters_are_checked_like_configs(checkpoint, planted):
+    values = torch.load(checkpoint, weights_only=True)["hyper_parameters"]
+    check_hyperparameters(values, TaskClassifier)
+    for part in ("planted.Module", "subprocess.check_output"):
+        with pytest.raises(UsageError, match=part):
+            check_hyperparameters({**values, "aggregator": {"class_path": part}}, TaskClassifier)
+    assert not (planted / "imported").exists()
+    check_hyperparameters({**values, "aggregator": {"class_path": "planted.Module"}}, TaskClassifier, ["planted"])

@@ -92,6 +92,7 @@ class MultiTaskClassifier(TaskClassifier):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of a batch."""
+        self.note_batch()
         images, tasks, labels = batch
         logits, auxiliary = self.run(images, tasks)
         losses = cross_entropy(logits.float(), labels, reduction="none")

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
+from routing_lightning.routers.base import Trace
 from routing_lightning.routers.learner import GradientLearner, Learner, OptimizerMaker, SchedulerMaker, existing
 from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
-from routing_lightning.routers.base import Trace
 
 
 @numba.njit(cache=True, nogil=True)

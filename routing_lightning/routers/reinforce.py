@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from routing_lightning.routers.base import Trace
 from routing_lightning.routers.learner import BaselineLearner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy
-from routing_lightning.routers.base import Trace
 
 
 class REINFORCE(BaselineLearner):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
+from routing_lightning.routers.base import Trace
 from routing_lightning.routers.learner import BaselineLearner, Learner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy, TabularPolicy
-from routing_lightning.routers.base import Trace
 
 Scaling = Literal["printed", "original"]
 Projection = Literal["normalise", "euclidean"]

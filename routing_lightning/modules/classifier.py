@@ -45,8 +45,8 @@ def is_plain(value: Any) -> bool:
 class TaskClassifier(L.LightningModule):
     """Base of the classifiers: takes batches ``(image, task, label)`` and reports accuracy per task.
 
-    Logs ``<stage>/loss``, ``<stage>/acc`` (macro: the mean over tasks) and ``<stage>/acc_task/<name>`` at the end of
-    each epoch, stage being train, val or test.
+    Logs ``<stage>/loss``, ``<stage>/acc`` (macro: the mean over tasks), ``<stage>/acc_micro`` (over samples, whatever
+    their task) and ``<stage>/acc_task/<name>`` at the end of each epoch, stage being train, val or test.
 
     Args:
         num_tasks: T, number of tasks, at least 1.
@@ -144,6 +144,9 @@ class TaskClassifier(L.LightningModule):
                 raise UsageError(
                     f"{option} of the model is {own} but the data has {needed}; set --model.init_args.{option}={needed}"
                 )
+            # A model for more tasks than the data has is allowed, but the Trainer logs one number of each name.
+            if option in getattr(data, "hparams", {}) and data.hparams[option] != own:  # type: ignore[union-attr]
+                getattr(self, "_hparams_initial", {}).pop(option, None)
 
     # -- optimizer -----------------------------------------------------------------------------------------------------
 
@@ -230,6 +233,8 @@ class TaskClassifier(L.LightningModule):
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
         self.set_logged_step()
+        if self.trainer.is_last_batch:
+            self.milestones.last_batch = self.batches_done() + 1
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -237,20 +242,16 @@ class TaskClassifier(L.LightningModule):
         """Training batches since the run began, without one under way."""
         return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
 
-    def note_batch(self) -> None:
-        """Notes that a training step is under way; called by each."""
-        if self.trainer.is_last_batch:
-            self.milestones.last_batch = self.batches_done() + 1
+    def within_step(self) -> bool:
+        """Whether a training step is under way, which a resumed run does anew."""
+        progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        return progress.started > progress.processed
 
     def is_accumulating(self) -> bool:
         """Whether the gradients are those of batches whose optimizer step is still to come."""
-        progress, batches = self.trainer.fit_loop.epoch_loop.batch_progress, self.trainer.accumulate_grad_batches
-        if progress.current.started > progress.current.processed:  # type: ignore[attr-defined]
-            return False  # within a step, which a resumed run does anew
-        return (
-            progress.current.processed % batches > 0  # type: ignore[attr-defined]
-            and self.milestones.last_batch != self.batches_done()
-        )
+        done = self.trainer.fit_loop.epoch_loop.batch_progress.current.processed  # type: ignore[attr-defined]
+        complete = done % self.trainer.accumulate_grad_batches == 0 or self.milestones.last_batch == self.batches_done()
+        return not complete and not self.within_step()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what a resumed run needs and Lightning does not keep.
@@ -346,9 +347,12 @@ class TaskClassifier(L.LightningModule):
 
     def report(self, stage: str) -> None:
         """Logs the stage's metrics over the epoch, each sample counted once over all processes."""
-        loss, accuracies = self.metric(stage).compute()  # the same on all processes: torchmetrics adds up their counts
+        # The same on all processes: torchmetrics adds up their counts. It makes numbers of tensors with one entry.
+        loss, accuracies, micro = self.metric(stage).compute()
+        accuracies = accuracies.reshape(-1)
         self.log(f"{stage}/loss", loss)
         self.log(f"{stage}/acc", accuracies.nanmean(), prog_bar=True)
+        self.log(f"{stage}/acc_micro", micro)
         named = zip(self.task_names(), accuracies, strict=False)
         self.log_dict({f"{stage}/acc_task/{name}": value for name, value in named if not value.isnan()})
 
@@ -402,7 +406,7 @@ class TaskClassifier(L.LightningModule):
             return  # stopped within the epoch, which a resumed run completes
         for config in self.trainer.lr_scheduler_configs:
             if is_plateau(config.scheduler):
-                config.scheduler.step(self.monitored(config.scheduler))
+                config.scheduler.step(self.monitored(config.scheduler))  # type: ignore[arg-type]
         self.milestones.epoch_end = self.batches_done()
 
     def on_validation_epoch_end(self) -> None:

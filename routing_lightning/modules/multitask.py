@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import SimpleConvNet, check_image_shape
 from routing_lightning.networks.paper import FeaturesMaker, feature_size
 from routing_lightning.nn.blocks import ModuleBlocks
@@ -74,9 +74,7 @@ class MultiTaskClassifier(TaskClassifier):
     def setup(self, stage: str) -> None:
         """Checks the model against the data and the Trainer, and prepares the strategy."""
         super().setup(stage)
-        if isinstance(self.trainer.strategy, DDPStrategy):
-            # A block or a task may get samples on some ranks and not on others, or on none.
-            self.trainer.strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
+        prepare_strategy(self.trainer, self)
         if stage == "fit":
             check_aggregator(self.aggregator, self.trainer)
 
@@ -92,7 +90,6 @@ class MultiTaskClassifier(TaskClassifier):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of a batch."""
-        self.note_batch()
         images, tasks, labels = batch
         logits, auxiliary = self.run(images, tasks)
         losses = cross_entropy(logits.float(), labels, reduction="none")

@@ -9,7 +9,6 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -18,6 +17,7 @@ from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
 from routing_lightning.modules.resume import KEY
+from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import check_image_shape
 from routing_lightning.networks.paper import RoutingAllFC
 from routing_lightning.networks.routing import RoutingNetwork
@@ -115,16 +115,13 @@ class RoutedClassifier(TaskClassifier):
         for message in ("Using ModelCheckpoint with manual optimization", ".*in manual optimization"):
             warnings.filterwarnings("ignore", message)
         check_aggregator(self.aggregator, self.trainer)
-        strategy = self.trainer.strategy
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         if self.router.joint and (self.trainer.world_size > 1 or self.aggregator is not None or scaled):
             raise UsageError(
                 "detach_state is false, which works in one process, without aggregator and not at precision 16-mixed; "
                 "set it to true, or leave those out."
             )
-        if isinstance(strategy, DDPStrategy):
-            # A block may get samples on some ranks and not on others, or on none.
-            strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
+        prepare_strategy(self.trainer, self)
         # Every rank learns from the records of all, so what a router learns by itself is equal without help: DDP must
         # not overwrite it.
         own = {id(parameter) for parameter in self.router.own_parameters()}
@@ -173,7 +170,6 @@ class RoutedClassifier(TaskClassifier):
         Returns:
             ``loss``: the detached mean loss; ``trace``: the trace of all processes' samples, for callbacks.
         """
-        self.note_batch()
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
         hits = logits.argmax(1) == labels
@@ -299,8 +295,7 @@ class RoutedClassifier(TaskClassifier):
 
     def is_accumulating(self) -> bool:
         """Whether the gradients are those of batches whose optimizer step is still to come."""
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
-        return progress.started == progress.processed  # a step drops its gradients
+        return not self.within_step()  # which drops its gradients at its end
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the blocks that got a sample since the last step; see the base class."""

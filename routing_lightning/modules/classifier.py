@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import TaskMetrics
+from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
@@ -82,6 +83,7 @@ class TaskClassifier(L.LightningModule):
         self.metrics = torch.nn.ModuleDict(
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
+        self.normalise = PixelNormalisation(1)  # a derived class makes that of its images
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
@@ -138,6 +140,9 @@ class TaskClassifier(L.LightningModule):
             UsageError: if the data has more tasks or labels than the model.
         """
         data = getattr(self.trainer, "datamodule", None)
+        mean, std = getattr(data, "mean", None), getattr(data, "std", None)
+        if mean is not None and std is not None and (stage == "fit" or not self.normalise.known):
+            self.normalise.learn(mean, std)
         for option in ("num_tasks", "num_classes"):
             needed, own = getattr(data, option, None), getattr(self, option)
             if isinstance(needed, int) and needed > own:

@@ -16,6 +16,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY
 from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import check_image_shape
@@ -87,6 +88,7 @@ class RoutedClassifier(TaskClassifier):
             raise UsageError(f"accumulate_grad_batches is {accumulate_grad_batches}; give at least 1.")
         check_image_shape(image_shape)
         self.image_shape = tuple(image_shape)
+        self.normalise = PixelNormalisation(image_shape[0])
         self.gradient_clip_val = gradient_clip_val
         self.accumulate_grad_batches = accumulate_grad_batches
         self.final_reward = final_reward
@@ -144,14 +146,19 @@ class RoutedClassifier(TaskClassifier):
     # -- the step ------------------------------------------------------------------------------------------------------
 
     def forward(self, images: Tensor, tasks: Tensor) -> Tensor:
-        """Logits of the most probable routes: images (N, C, H, W), tasks (N,) -> (N, num_classes)."""
+        """Logits of the most probable routes (N, num_classes).
+
+        Args:
+            images: (N, C, H, W), uint8 or normalised.
+            tasks: (N,).
+        """
         return self.route(images, tasks, explore=False)[0]
 
     def route(
         self, images: Tensor, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Trace]:
         """Logits (N, num_classes) and the trace of the routes."""
-        return self.network(images.to(self.dtype), tasks, explore=explore, generator=generator)
+        return self.network(self.normalise(images).to(self.dtype), tasks, explore=explore, generator=generator)
 
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""

@@ -30,7 +30,7 @@ def _q_loop(table, agents, actions, rewards, final_reward, sizes, rate, gamma): 
 
 
 class EpsilonGreedy(Learner):
-    """Epsilon-greedy exploration, epsilon annealed linearly over the samples seen (the paper does not say: docs/paper.md, reading 21).
+    """Epsilon-greedy exploration, epsilon annealed linearly over the samples seen (docs/paper.md, reading 21).
 
     Args:
         epsilon_start: epsilon at the start, in [0, 1].

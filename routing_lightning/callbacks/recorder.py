@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
-from routing_lightning.record import FILE_NAME, RouteRecord, write_whole
 from routing_lightning.errors import UsageError
-from routing_lightning.rows import RowGatherer
+from routing_lightning.record import FILE_NAME, RouteRecord, write_whole
 from routing_lightning.routers import Router
+from routing_lightning.rows import RowGatherer
 
 BUFFERED_BATCHES = 256
 QUICK = 100_000  # probabilities whose snapshot takes no time to speak of
@@ -226,6 +226,10 @@ class RouteRecorder(L.Callback):
         self.thinned += 1
 
     # -- validation ----------------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forgets the routes of a validation that was broken off."""
+        self._validation.clear()
 
     def on_validation_batch_end(
         self,

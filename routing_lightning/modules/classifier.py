@@ -156,8 +156,8 @@ class TaskClassifier(L.LightningModule):
     # -- optimizer -----------------------------------------------------------------------------------------------------
 
     def trained_parameters(self) -> list[torch.nn.Parameter]:
-        """Parameters that the optimizer moves."""
-        return list(self.parameters())
+        """Parameters that the optimizer moves; frozen ones come to it when a callback unfreezes them."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def configure_optimizers(self) -> Any:
         """Optimizer and scheduler as configured.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
@@ -117,6 +117,11 @@ class RoutedClassifier(TaskClassifier):
         for message in ("Using ModelCheckpoint with manual optimization", ".*in manual optimization"):
             warnings.filterwarnings("ignore", message)
         check_aggregator(self.aggregator, self.trainer)
+        if any(isinstance(callback, GradientAccumulationScheduler) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
+            raise UsageError(
+                "GradientAccumulationScheduler is for modules that Lightning optimizes, but routing networks optimize "
+                "manually; set accumulate_grad_batches of the model in its place."
+            )
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         if self.router.joint and (self.trainer.world_size > 1 or self.aggregator is not None or scaled):
             raise UsageError(
@@ -246,7 +251,7 @@ class RoutedClassifier(TaskClassifier):
         own = {id(parameter) for parameter in self.router.own_parameters()}
         if self.aggregator is not None:
             own |= {id(parameter) for parameter in self.aggregator.parameters()}
-        return [parameter for parameter in self.parameters() if id(parameter) not in own]
+        return [parameter for parameter in super().trained_parameters() if id(parameter) not in own]
 
     def parameters_in_use(self) -> list[nn.Parameter]:
         """Parameters that may have a gradient: all but those of blocks without samples since the last step.

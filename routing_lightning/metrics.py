@@ -39,6 +39,18 @@ class TaskMetrics(Metric):
         self.total = self.total.index_add(0, tasks, torch.ones_like(tasks))
         self.loss = self.loss + loss * len(tasks)
 
-    def compute(self) -> tuple[Tensor, Tensor]:
-        """Mean loss (), and accuracy of each task in [0, 1], (T,) float32; nan for a task without samples."""
-        return self.loss / self.total.sum(), self.correct.float() / self.total.float()
+    def compute(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean loss (), accuracy of each task in [0, 1], (T,) float32, nan for one without samples, and of all, ()."""
+        count = self.total.sum()
+        return self.loss / count, self.correct.float() / self.total.float(), self.correct.sum() / count
+
+    def counts(self) -> Tensor:
+        """What this process has counted since the last reset, (2 T + 1,) float64, for a checkpoint."""
+        return torch.cat([self.correct.double(), self.total.double(), self.loss.double()[None]])
+
+    def restore(self, counts: Tensor) -> None:
+        """Goes on from :meth:`counts`."""
+        self.reset()
+        correct, total, loss = counts.to(self.loss.device).split([len(self.correct), len(self.total), 1])
+        self.correct, self.total, self.loss = correct.long(), total.long(), loss[0].to(self.loss)
+        self._update_count = 1  # or torchmetrics would hold it for empty

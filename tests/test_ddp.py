@@ -149,3 +149,12 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path):
         assert torch.equal(value, two["router"][name]), name
     for ours, theirs in zip(one["parameters"], two["parameters"], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("command", ["validate", "predict"])
+def test_other_commands_run_on_two_processes(command, tmp_path):
+    ranks = run(tmp_path / command, command, *TWO_PROCESSES, "--trainer.logger=false")
+    assert len(ranks) == 2
+    if command == "predict":
+        rows = (tmp_path / command / "predictions.csv").read_text().splitlines()
+        assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(ranks[0]["counted"]))

@@ -32,6 +32,7 @@ class PredictionTable(BasePredictionWriter):
         if trainer.world_size > 1:
             parts = [None] * trainer.world_size
             dist.all_gather_object(parts, predictions)
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # all processes ask: the answer is the first one's
         if not trainer.is_global_zero:
             return
         # The processes take turns, batch by batch (datamodules, EvaluationBatchSampler).
@@ -41,7 +42,6 @@ class PredictionTable(BasePredictionWriter):
         )
         data = getattr(trainer, "datamodule", None)
         task_names, class_names = getattr(data, "task_names", None), getattr(data, "class_names", None)
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "predictions.csv", "w", newline="") as file:
             writer = csv.writer(file)

@@ -235,6 +235,10 @@ class RouteRecorder(L.Callback):
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forgets the routes of a validation that was broken off."""
+        self._validation.clear()
+
     def on_validation_batch_end(
         self,
         trainer: L.Trainer,

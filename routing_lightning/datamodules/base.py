@@ -512,12 +512,26 @@ def require_at_least(minimum: int, **options: int) -> None:
             raise UsageError(f"{name} is {value}, but must be at least {minimum}: choose a larger value")
 
 
-def _loader(dataset: MultiTaskDataset, sampler: TrainingBatchSampler | EvaluationBatchSampler) -> DataLoader[Batch]:
+class BatchLoader(DataLoader[Batch]):
+    """Loader of whole batches that can begin within an epoch: Lightning then resumes a run where it was broken off."""
+
+    sampler: TrainingBatchSampler | EvaluationBatchSampler
+
+    def state_dict(self) -> dict[str, int]:
+        """Batches of the epoch that a run had; the model fills the number in, which it alone knows."""
+        return {"batches": 0}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Leaves out so many batches at the start of the next iteration."""
+        self.sampler.skip = state_dict["batches"]
+
+
+def _loader(dataset: MultiTaskDataset, sampler: TrainingBatchSampler | EvaluationBatchSampler) -> BatchLoader:
     # A batch is one gather in memory: workers would only add the cost of sending it to another process, and
     # batches without a BatchSampler are intended. Lightning's advice on both would mislead.
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*Couldn't infer the batch indices.*")
-    return DataLoader(
+    return BatchLoader(
         dataset,
         batch_size=None,
         sampler=sampler,

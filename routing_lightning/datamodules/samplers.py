@@ -28,6 +28,10 @@ class TrainingBatchSampler(DistributedSampler[Any]):
         rank: this process, in [0, world_size).
         world_size: number of processes.
 
+    Attributes:
+        skip: batches left out at the start of the next iteration, and of no other: those that a run had before it was
+            broken off.
+
     Yields:
         Positions in the data set, (B,), int64.
 
@@ -39,15 +43,17 @@ class TrainingBatchSampler(DistributedSampler[Any]):
         super().__init__(dataset, num_replicas=world_size, rank=rank, shuffle=True, seed=seed)
         self.count = _checked_length(dataset, world_size, "training")
         self.batch_size = batch_size
+        self.skip = 0
 
     def __iter__(self) -> Iterator[Tensor]:
+        first, self.skip = self.skip, 0  # when the first batch is asked for: the epoch is known by then
         order = torch.from_numpy(np.random.default_rng([self.seed, self.epoch]).permutation(self.count))
         global_batch = self.num_replicas * self.batch_size
-        for start in range(0, self.count, global_batch):
+        for start in range(first * global_batch, self.count, global_batch):
             share = min(self.count - start, global_batch) // self.num_replicas
             if share > 0:
-                first = start + self.rank * share
-                yield order[first : first + share]
+                own = start + self.rank * share
+                yield order[own : own + share]
 
     def __len__(self) -> int:
         """Number of batches of this process, the same for all."""
@@ -72,6 +78,9 @@ class EvaluationBatchSampler(DistributedSampler[Any], SequentialSampler):
         world_size: number of processes.
         seed: seed of the order, at least 0, the same on each rank; None: the order of the data.
 
+    Attributes:
+        skip: as for :class:`TrainingBatchSampler`.
+
     Yields:
         Positions in the data set, (B,), int64.
 
@@ -87,14 +96,16 @@ class EvaluationBatchSampler(DistributedSampler[Any], SequentialSampler):
         self.count = _checked_length(dataset, world_size, "evaluation")
         needed = -(-self.count // (world_size * batch_size))
         self.num_batches = min(needed, self.count // world_size)
+        self.skip = 0
 
     def __iter__(self) -> Iterator[Tensor]:  # type: ignore[override]
+        first, self.skip = self.skip, 0
         if self.order_seed is None:
             order = torch.arange(self.count)
         else:
             order = torch.from_numpy(np.random.default_rng(self.order_seed).permutation(self.count))
         parts = self.num_replicas * self.num_batches
-        for part in range(self.rank, parts, self.num_replicas):
+        for part in range(first * self.num_replicas + self.rank, parts, self.num_replicas):
             yield order[part * self.count // parts : (part + 1) * self.count // parts]
 
     def __len__(self) -> int:

@@ -9,13 +9,17 @@ from typing import Any, cast
 import lightning as L
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import TaskMetrics
+from routing_lightning.modules.pixels import PixelNormalisation
+from routing_lightning.modules.resume import KEY, Milestones, settle
 from routing_lightning.noise import NoiseKeys
+from routing_lightning.rows import all_gather
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -23,6 +27,11 @@ Batch = tuple[Tensor, Tensor, Tensor]
 def sgd(parameters: Any) -> torch.optim.Optimizer:
     """The optimizer of the paper (section 4): SGD with learning rate 1e-2, no momentum."""
     return torch.optim.SGD(parameters, lr=1e-2)
+
+
+def is_plateau(scheduler: Any) -> bool:
+    """Whether a scheduler looks at a metric."""
+    return isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
 def is_plain(value: Any) -> bool:
@@ -37,8 +46,8 @@ def is_plain(value: Any) -> bool:
 class TaskClassifier(L.LightningModule):
     """Base of the classifiers: takes batches ``(image, task, label)`` and reports accuracy per task.
 
-    Logs ``<stage>/loss``, ``<stage>/acc`` (macro: the mean over tasks) and ``<stage>/acc_task/<name>`` at the end of
-    each epoch, stage being train, val or test.
+    Logs ``<stage>/loss``, ``<stage>/acc`` (macro: the mean over tasks), ``<stage>/acc_micro`` (over samples, whatever
+    their task) and ``<stage>/acc_task/<name>`` at the end of each epoch, stage being train, val or test.
 
     Args:
         num_tasks: T, number of tasks, at least 1.
@@ -74,6 +83,10 @@ class TaskClassifier(L.LightningModule):
         self.metrics = torch.nn.ModuleDict(
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
+        self.normalise = PixelNormalisation(1)  # a derived class makes that of its images
+        self.milestones = Milestones()
+        self.noise_keys: NoiseKeys | None = None
+        self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
 
     def save_plain_hyperparameters(self, frame: FrameType | None) -> None:
         """Saves the hyperparameters that are numbers, text, lists or dicts.
@@ -127,18 +140,24 @@ class TaskClassifier(L.LightningModule):
             UsageError: if the data has more tasks or labels than the model.
         """
         data = getattr(self.trainer, "datamodule", None)
+        mean, std = getattr(data, "mean", None), getattr(data, "std", None)
+        if mean is not None and std is not None and (stage == "fit" or not self.normalise.known):
+            self.normalise.learn(mean, std)
         for option in ("num_tasks", "num_classes"):
             needed, own = getattr(data, option, None), getattr(self, option)
             if isinstance(needed, int) and needed > own:
                 raise UsageError(
                     f"{option} of the model is {own} but the data has {needed}; set --model.init_args.{option}={needed}"
                 )
+            # A model for more tasks than the data has is allowed, but the Trainer logs one number of each name.
+            if option in getattr(data, "hparams", {}) and data.hparams[option] != own:  # type: ignore[union-attr]
+                getattr(self, "_hparams_initial", {}).pop(option, None)
 
     # -- optimizer -----------------------------------------------------------------------------------------------------
 
     def trained_parameters(self) -> list[torch.nn.Parameter]:
-        """Parameters that the optimizer moves."""
-        return list(self.parameters())
+        """Parameters that the optimizer moves; frozen ones come to it when a callback unfreezes them."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def configure_optimizers(self) -> Any:
         """Optimizer and scheduler as configured.
@@ -160,39 +179,55 @@ class TaskClassifier(L.LightningModule):
             raise UsageError(
                 f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
             ) from error
-        plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-        if plateau and not hasattr(scheduler, "monitor"):
-            raise UsageError(
-                "lr_scheduler ReduceLROnPlateau of torch does not say what it monitors; use "
-                "lightning.pytorch.cli.ReduceLROnPlateau with monitor, for example val/loss."
-            )
+        if is_plateau(scheduler):
+            if not hasattr(scheduler, "monitor"):
+                raise UsageError(
+                    "lr_scheduler ReduceLROnPlateau of torch does not say what it monitors; use "
+                    "lightning.pytorch.cli.ReduceLROnPlateau with monitor, for example val/loss."
+                )
+            if self.lr_interval == "step":
+                raise UsageError(
+                    "lr_interval is 'step' but lr_scheduler ReduceLROnPlateau looks at a metric, which is known at the "
+                    "end of an epoch; set lr_interval to 'epoch'."
+                )
         config: dict[str, Any] = {"scheduler": scheduler, "interval": self.lr_interval}
         if hasattr(scheduler, "monitor"):
             config["monitor"] = scheduler.monitor
         return {"optimizer": optimizer, "lr_scheduler": config}
 
+    def lr_scheduler_step(self, scheduler: Any, metric: Any = None) -> None:
+        """Steps a scheduler, if it is not one that looks at a metric: :meth:`on_train_epoch_end` does that.
+
+        Lightning would do it after checkpoints are saved, which then lack the step.
+        """
+        if is_plateau(scheduler):
+            return
+        try:
+            scheduler.step()
+        except ValueError as error:
+            raise UsageError(f"lr_scheduler {type(scheduler).__name__} stops: {error}; mend its init_args.") from error
+
+    def monitored(self, scheduler: Any) -> Tensor:
+        """The metric that a scheduler watches."""
+        metrics = self.trainer.callback_metrics
+        if scheduler.monitor not in metrics:
+            names = ", ".join(name for name in sorted(metrics) if "/acc_task/" not in name)
+            raise UsageError(f"lr_scheduler monitors {scheduler.monitor!r}, which is not logged; give one of {names}.")
+        return metrics[scheduler.monitor]
+
     # -- noise ---------------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
-        """Notes the seed of the run: that of ``seed_everything``, or torch's own."""
-        self.noise_keys = NoiseKeys(int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed())))
+        """Takes the seed of the run: that of ``seed_everything``, or torch's own; the first one's on all processes."""
+        seed = int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed()))
+        self.noise_keys = NoiseKeys(self.trainer.strategy.broadcast(seed))
 
     def noise_key(self, batch_idx: int) -> int:
         """Seed of a training batch's noise on this process, in [0, 2^63)."""
+        if self.noise_keys is None:  # the Tuner trains before the hooks of a fit
+            TaskClassifier.on_fit_start(self)
+            assert self.noise_keys is not None
         return self.noise_keys.key(self.current_epoch, self.global_rank, batch_idx)
-
-    def on_train_start(self) -> None:
-        """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""
-        group = self.trainer.optimizers[0].param_groups[0]
-        for name in ("lr", "momentum", "weight_decay"):
-            own = self.configured.get(name)
-            kept = group.get("initial_lr", group["lr"]) if name == "lr" else group.get(name)
-            # Schedulers such as OneCycleLR set values of their own, also without a checkpoint.
-            if self.trainer.ckpt_path and own is not None and own != kept:
-                rank_zero_warn(
-                    f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
-                    "it, start a new run from the weights."
-                )
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seeds what draws from torch's global source (dropout, Gumbel noise), apart from the actions' own."""
@@ -202,6 +237,108 @@ class TaskClassifier(L.LightningModule):
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
+        self.set_logged_step()
+        if self.trainer.is_last_batch:
+            self.milestones.last_batch = self.batches_done() + 1
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def batches_done(self) -> int:
+        """Training batches since the run began, without one under way."""
+        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+
+    def within_step(self) -> bool:
+        """Whether a training step is under way, which a resumed run does anew."""
+        progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        return progress.started > progress.processed
+
+    def is_accumulating(self) -> bool:
+        """Whether the gradients are those of batches whose optimizer step is still to come."""
+        done = self.trainer.fit_loop.epoch_loop.batch_progress.current.processed  # type: ignore[attr-defined]
+        complete = done % self.trainer.accumulate_grad_batches == 0 or self.milestones.last_batch == self.batches_done()
+        return not complete and not self.within_step()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what a resumed run needs and Lightning does not keep.
+
+        That is: what of the epoch is done, the training metrics so far, gradients whose step is still to come, the
+        metrics that callbacks and schedulers look at, and the seed if none was chosen.
+        """
+        counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
+        state: dict[str, Any] = {
+            "milestones": self.milestones.state(),
+            "train_counts": [part.cpu() for part in (all_gather(counts) if self.trainer.world_size > 1 else [counts])],
+            "metrics": {
+                name: torch.as_tensor(value).detach().cpu() for name, value in self.trainer.callback_metrics.items()
+            },
+            "gradients": {},
+        }
+        if self.noise_keys is not None:
+            state["seed"] = self.noise_keys.seed
+        if self.is_accumulating():
+            state["gradients"] = {name: value.grad for name, value in self.named_parameters() if value.grad is not None}
+        checkpoint[KEY] = state
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Makes Lightning go on at the very place; the rest waits for the start of the training."""
+        state = checkpoint.get(KEY)
+        self.restored = state
+        if state is not None and "loops" in checkpoint:
+            settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
+
+    def on_train_start(self) -> None:
+        """Goes on where the checkpoint ends, if the run is resumed from one."""
+        restored, self.restored = self.restored, None
+        self.milestones = Milestones()
+        for parameter in self.parameters():
+            parameter.grad = None  # of a run that was broken off
+        if self.trainer.ckpt_path is not None:
+            if restored is not None:
+                self.resume(restored)
+            self.tell_kept_values()
+        loop = self.trainer.fit_loop
+        if not loop.restarted_mid_epoch:
+            # With max_steps Lightning would take the start of an epoch for a place within one.
+            loop.epoch_loop.restarting = False
+        elif loop.epoch_loop.batch_progress.is_last_batch:
+            loop._data_fetcher.done = True  # type: ignore[union-attr]
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`on_save_checkpoint` added."""
+        self.milestones = Milestones(**state["milestones"])
+        if "seed" in state and "PL_GLOBAL_SEED" not in os.environ:
+            self.noise_keys = NoiseKeys(state["seed"])
+        counts = state["train_counts"]
+        if len(counts) == self.trainer.world_size:
+            self.metric("train").restore(counts[self.global_rank])
+        elif self.trainer.is_global_zero:
+            self.metric("train").restore(torch.stack(counts).sum(0))
+        self.trainer.callback_metrics.update({name: value.to(self.device) for name, value in state["metrics"].items()})
+        for name, gradient in state["gradients"].items():
+            parameter = self.get_parameter(name)
+            parameter.grad = gradient.to(parameter)
+
+    def tell_kept_values(self) -> None:
+        """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""
+        group = self.trainer.optimizers[0].param_groups[0]
+        for name in ("lr", "momentum", "weight_decay"):
+            own = self.configured.get(name)
+            kept = group.get("initial_lr", group["lr"]) if name == "lr" else group.get(name)
+            # Schedulers such as OneCycleLR set values of their own, also without a checkpoint.
+            if own is not None and own != kept:
+                rank_zero_warn(
+                    f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
+                    "it, start a new run from the weights."
+                )
+
+    def set_logged_step(self, back: int = 0) -> None:
+        """Sets the step that loggers are told: Lightning counts it apart and, after a resume, one off in places.
+
+        Args:
+            back: 1 while the last step is still to be counted.
+        """
+        steps = self.trainer.global_step if self.automatic_optimization else self.batches_done()
+        self.trainer.fit_loop.epoch_loop._batches_that_stepped = steps - back
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
@@ -215,11 +352,12 @@ class TaskClassifier(L.LightningModule):
 
     def report(self, stage: str) -> None:
         """Logs the stage's metrics over the epoch, each sample counted once over all processes."""
-        metric = self.metric(stage)
-        loss, accuracies = metric.compute()  # the same on all processes: torchmetrics adds up their counts
-        metric.reset()
+        # The same on all processes: torchmetrics adds up their counts. It makes numbers of tensors with one entry.
+        loss, accuracies, micro = self.metric(stage).compute()
+        accuracies = accuracies.reshape(-1)
         self.log(f"{stage}/loss", loss)
         self.log(f"{stage}/acc", accuracies.nanmean(), prog_bar=True)
+        self.log(f"{stage}/acc_micro", micro)
         named = zip(self.task_names(), accuracies, strict=False)
         self.log_dict({f"{stage}/acc_task/{name}": value for name, value in named if not value.isnan()})
 
@@ -249,13 +387,38 @@ class TaskClassifier(L.LightningModule):
         prediction = self(images, tasks).argmax(1)
         return {"task": tasks.cpu(), "label": labels.cpu(), "prediction": prediction.cpu()}
 
+    # Metrics begin anew at the start of an epoch, not after its report: one that was broken off leaves nothing behind.
+
+    def on_train_epoch_start(self) -> None:
+        """Begins ``train/*``."""
+        self.metric("train").reset()
+
+    def on_validation_epoch_start(self) -> None:
+        """Begins ``val/*``."""
+        self.metric("val").reset()
+        if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
+            self.set_logged_step(back=0 if self.is_accumulating() and self.automatic_optimization else 1)
+
+    def on_test_epoch_start(self) -> None:
+        """Begins ``test/*``."""
+        self.metric("test").reset()
+
     def on_train_epoch_end(self) -> None:
-        """Reports ``train/*``."""
+        """Reports ``train/*`` and steps the schedulers that look at metrics."""
+        self.set_logged_step()
         self.report("train")
+        if self.milestones.last_batch != self.batches_done():
+            return  # stopped within the epoch, which a resumed run completes
+        for config in self.trainer.lr_scheduler_configs:
+            if is_plateau(config.scheduler):
+                config.scheduler.step(self.monitored(config.scheduler))  # type: ignore[arg-type]
+        self.milestones.epoch_end = self.batches_done()
 
     def on_validation_epoch_end(self) -> None:
         """Reports ``val/*``."""
         self.report("val")
+        if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
+            self.milestones.validation = self.batches_done()
 
     def on_test_epoch_end(self) -> None:
         """Reports ``test/*``."""

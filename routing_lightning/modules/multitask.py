@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.pixels import PixelNormalisation
+from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import SimpleConvNet, check_image_shape
 from routing_lightning.networks.paper import FeaturesMaker, feature_size
 from routing_lightning.nn.blocks import ModuleBlocks
@@ -62,6 +63,7 @@ class MultiTaskClassifier(TaskClassifier):
         self.save_plain_hyperparameters(inspect.currentframe())
         check_image_shape(image_shape)
         self.shared_features = shared_features
+        self.normalise = PixelNormalisation(image_shape[0])
         front = features(image_shape)
         self.network = network(feature_size(front), num_tasks, num_classes)
         if shared_features:
@@ -74,15 +76,18 @@ class MultiTaskClassifier(TaskClassifier):
     def setup(self, stage: str) -> None:
         """Checks the model against the data and the Trainer, and prepares the strategy."""
         super().setup(stage)
-        if isinstance(self.trainer.strategy, DDPStrategy):
-            # A block or a task may get samples on some ranks and not on others, or on none.
-            self.trainer.strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
+        prepare_strategy(self.trainer, self)
         if stage == "fit":
             check_aggregator(self.aggregator, self.trainer)
 
     def run(self, images: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits and auxiliary loss: images (N, C, H, W), tasks (N,) -> (N, num_classes) and a scalar or None."""
-        images = images.to(self.dtype)
+        """Logits (N, num_classes), and auxiliary loss, a scalar or None.
+
+        Args:
+            images: (N, C, H, W), uint8 or normalised.
+            tasks: (N,).
+        """
+        images = self.normalise(images).to(self.dtype)
         output = self.network(self.features(images) if self.shared_features else self.features(images, tasks), tasks)
         return output if isinstance(output, tuple) else (output, None)
 

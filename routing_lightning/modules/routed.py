@@ -1,13 +1,14 @@
 """RoutedClassifier: the network learns by SGD, the router in its own way, in one training step."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -15,12 +16,21 @@ from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.pixels import PixelNormalisation
+from routing_lightning.modules.resume import KEY
+from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import check_image_shape
 from routing_lightning.networks.paper import RoutingAllFC
 from routing_lightning.networks.routing import RoutingNetwork
 from routing_lightning.routers import Router, Trace, correctness_reward
 
 NetworkMaker = Callable[[tuple[int, int, int], int, int], nn.Module]
+
+
+class AsAutomatic:
+    """What ModelCheckpoint looks at: its ways for automatic optimization are right here, where steps are whole."""
+
+    automatic_optimization = True
 
 
 class RoutedClassifier(TaskClassifier):
@@ -78,6 +88,7 @@ class RoutedClassifier(TaskClassifier):
             raise UsageError(f"accumulate_grad_batches is {accumulate_grad_batches}; give at least 1.")
         check_image_shape(image_shape)
         self.image_shape = tuple(image_shape)
+        self.normalise = PixelNormalisation(image_shape[0])
         self.gradient_clip_val = gradient_clip_val
         self.accumulate_grad_batches = accumulate_grad_batches
         self.final_reward = final_reward
@@ -102,17 +113,22 @@ class RoutedClassifier(TaskClassifier):
     def setup(self, stage: str) -> None:
         """Checks the model against the data and prepares the strategy."""
         super().setup(stage)
+        # Checkpoints are saved after whole steps, and schedulers are stepped here.
+        for message in ("Using ModelCheckpoint with manual optimization", ".*in manual optimization"):
+            warnings.filterwarnings("ignore", message)
         check_aggregator(self.aggregator, self.trainer)
-        strategy = self.trainer.strategy
+        if any(isinstance(callback, GradientAccumulationScheduler) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
+            raise UsageError(
+                "GradientAccumulationScheduler is for modules that Lightning optimizes, but routing networks optimize "
+                "manually; set accumulate_grad_batches of the model in its place."
+            )
         scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         if self.router.joint and (self.trainer.world_size > 1 or self.aggregator is not None or scaled):
             raise UsageError(
                 "detach_state is false, which works in one process, without aggregator and not at precision 16-mixed; "
                 "set it to true, or leave those out."
             )
-        if isinstance(strategy, DDPStrategy):
-            # A block may get samples on some ranks and not on others, or on none.
-            strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
+        prepare_strategy(self.trainer, self)
         # Every rank learns from the records of all, so what a router learns by itself is equal without help: DDP must
         # not overwrite it.
         own = {id(parameter) for parameter in self.router.own_parameters()}
@@ -135,14 +151,19 @@ class RoutedClassifier(TaskClassifier):
     # -- the step ------------------------------------------------------------------------------------------------------
 
     def forward(self, images: Tensor, tasks: Tensor) -> Tensor:
-        """Logits of the most probable routes: images (N, C, H, W), tasks (N,) -> (N, num_classes)."""
+        """Logits of the most probable routes (N, num_classes).
+
+        Args:
+            images: (N, C, H, W), uint8 or normalised.
+            tasks: (N,).
+        """
         return self.route(images, tasks, explore=False)[0]
 
     def route(
         self, images: Tensor, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Trace]:
         """Logits (N, num_classes) and the trace of the routes."""
-        return self.network(images.to(self.dtype), tasks, explore=explore, generator=generator)
+        return self.network(self.normalise(images).to(self.dtype), tasks, explore=explore, generator=generator)
 
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""
@@ -173,10 +194,13 @@ class RoutedClassifier(TaskClassifier):
         self.take_gradients(losses, self.router.auxiliary_loss(trace), tasks)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.step_optimizer()
+            self.step_schedulers("step")
         # What the trace keeps of the graph is done with.
         trace.scores, trace.generator = [], None
         trace = self.gather_trace(trace, self.trainer.strategy.root_device)
         self.router.learn(trace)
+        if self.trainer.is_last_batch:
+            self.step_schedulers("epoch")
 
         loss = loss.detach()
         self.count("train", loss, hits, tasks)
@@ -227,7 +251,7 @@ class RoutedClassifier(TaskClassifier):
         own = {id(parameter) for parameter in self.router.own_parameters()}
         if self.aggregator is not None:
             own |= {id(parameter) for parameter in self.aggregator.parameters()}
-        return [parameter for parameter in self.parameters() if id(parameter) not in own]
+        return [parameter for parameter in super().trained_parameters() if id(parameter) not in own]
 
     def parameters_in_use(self) -> list[nn.Parameter]:
         """Parameters that may have a gradient: all but those of blocks without samples since the last step.
@@ -239,64 +263,77 @@ class RoutedClassifier(TaskClassifier):
         return [*self.shared_parameters, *self.network.active_parameters()]
 
     def step_optimizer(self) -> None:
-        """Steps the optimizer over the parameters with a gradient, and the scheduler if it goes by steps."""
+        """Steps the optimizer over the parameters with a gradient."""
         optimizers = self.optimizers()
         optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
         assert isinstance(optimizer, LightningOptimizer)
         groups = optimizer.param_groups
-        everything = [group["params"] for group in groups]
-        if len(groups) == 1:
-            # Looking through the blocks without samples would cost more the more blocks there are.
-            groups[0]["params"] = self.parameters_in_use()
-        if self.gradient_clip_val is not None:
-            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-            if scaler is not None:  # precision 16-mixed: the norm is that of the true gradient
-                scaler.unscale_(optimizer.optimizer)
-            self.clip_gradients(optimizer.optimizer, self.gradient_clip_val, "norm")
-        optimizer.step()
-        for group in groups:
-            for parameter in group["params"]:
-                parameter.grad = None  # zero_grad() does the same in several times as long
-        for group, parameters in zip(groups, everything, strict=True):
-            group["params"] = parameters
+        everything = groups[0]["params"]
+        try:
+            if len(groups) == 1:
+                # Looking through the blocks without samples would cost more the more blocks there are.
+                groups[0]["params"] = self.parameters_in_use()
+            if self.gradient_clip_val is not None:
+                scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+                if scaler is not None:  # precision 16-mixed: the norm is that of the true gradient
+                    scaler.unscale_(optimizer.optimizer)
+                self.clip_gradients(optimizer.optimizer, self.gradient_clip_val, "norm")
+            optimizer.step()
+            for group in groups:
+                for parameter in group["params"]:
+                    parameter.grad = None  # zero_grad() does the same in several times as long
+        finally:
+            groups[0]["params"] = everything  # whatever happened: checkpoints need them all
         self.network.reset_active()
-        if self.lr_interval == "step":
-            self.step_scheduler()
 
-    def step_scheduler(self, of_router: bool = False) -> None:
-        """Steps the learning rate schedulers (Lightning leaves that to modules that optimize manually).
+    def step_schedulers(self, interval: str) -> None:
+        """Steps the learning rate schedulers that go by ``"epoch"`` or ``"step"``; those of the router go by epochs.
 
-        Args:
-            of_router: those of the router, else that of the network.
+        Lightning leaves that to modules that optimize manually. Here it is done where it does it for the others: in the
+        step, so that all checkpoints saved after it have it.
         """
         for config in self.trainer.lr_scheduler_configs:
-            scheduler = config.scheduler
-            if (scheduler.optimizer is not self.trainer.optimizers[0]) != of_router:
-                continue
-            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                scheduler.step(self.monitored(scheduler))
-                continue
-            try:
-                scheduler.step()
-            except ValueError as error:
-                raise UsageError(
-                    f"lr_scheduler {type(scheduler).__name__} stops: {error}; mend its init_args."
-                ) from error
+            own = config.scheduler.optimizer is self.trainer.optimizers[0]
+            if interval == (self.lr_interval if own else "epoch"):
+                self.lr_scheduler_step(config.scheduler)
 
-    def monitored(self, scheduler: Any) -> Tensor:
-        """The metric that a scheduler watches (Lightning drops its name for modules that optimize manually)."""
-        metrics = self.trainer.callback_metrics
-        if scheduler.monitor not in metrics:
-            names = ", ".join(name for name in sorted(metrics) if "/acc_task/" not in name)
-            raise UsageError(f"lr_scheduler monitors {scheduler.monitor!r}, which is not logged; give one of {names}.")
-        return metrics[scheduler.monitor]
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Saves checkpoints that are due by time, which ModelCheckpoint leaves out for manual optimization."""
+        for callback in self.timed_checkpoints:
+            callback.on_train_batch_end(self.trainer, AsAutomatic, outputs, batch, batch_idx)  # type: ignore[arg-type]
+
+    def on_validation_model_zero_grad(self) -> None:
+        """Keeps the gradients of batches whose step is still to come; a step drops its own."""
+
+    def is_accumulating(self) -> bool:
+        """Whether the gradients are those of batches whose optimizer step is still to come."""
+        return not self.within_step()  # which drops its gradients at its end
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the blocks that got a sample since the last step; see the base class."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[KEY]["active"] = [sorted(layer.blocks.active) for layer in self.network.layers]
+
+    def on_train_start(self) -> None:
+        """Forgets the blocks of a run that was broken off; see the base class."""
+        self.network.reset_active()
+        super().on_train_start()
+        self.timed_checkpoints = [
+            callback
+            for callback in self.trainer.checkpoint_callbacks
+            if isinstance(callback, ModelCheckpoint) and callback._train_time_interval is not None
+        ]
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`on_save_checkpoint` added."""
+        super().resume(state)
+        if state["gradients"]:
+            for layer, active in zip(self.network.layers, state["active"], strict=True):
+                layer.blocks.active.update(active)
 
     def on_train_epoch_end(self) -> None:
-        """Reports the epoch and steps the scheduler if it goes by epochs."""
+        """Reports the epoch."""
         super().on_train_epoch_end()
-        if self.lr_interval == "epoch":
-            self.step_scheduler()
-        self.step_scheduler(of_router=True)
         if self.router.uses_state:
             return
         probabilities = self.router.probabilities()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
+from routing_lightning.nn.norm import FewValuesBatchNorm2d
 
 
 def check_image_shape(image_shape: Sequence[int]) -> None:
@@ -24,6 +25,9 @@ class SimpleConvNet(nn.Module):
     The convolutional part of the paper's SimpleConvNet (section 4, taken from Ravi & Larochelle, 2017). Pooling is left
     out once the picture is one pixel wide, so that 8x8 digits work too. A 32x32 image gives 128 features, 28x28 gives
     32, 84x84 gives 800.
+
+    Where a training batch has few values per channel (samples times pixels), such as a last batch of one sample whose
+    features are one pixel wide, it is normalised by the running statistics, as in evaluation.
 
     Args:
         image_shape: channels, height and width of the images, each at least 1.
@@ -47,7 +51,7 @@ class SimpleConvNet(nn.Module):
         channels, *size = image_shape
         layers: list[nn.Module] = []
         for _ in range(num_layers):
-            layers += [nn.Conv2d(channels, filters, 3, padding=1, bias=False), nn.BatchNorm2d(filters)]
+            layers += [nn.Conv2d(channels, filters, 3, padding=1, bias=False), FewValuesBatchNorm2d(filters)]
             if min(size) > 1:
                 # Pooling first gives the same values as ReLU first, and ReLU then touches a quarter of them.
                 layers.append(nn.MaxPool2d(2))

@@ -14,6 +14,9 @@ from routing_lightning.routers.base import Trace
 from routing_lightning.routers.host import HostModule
 from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
 
+MOST_CERTAIN = 1e4
+"""Bound of a table's logits: beyond about 100 a softmax is 0 or 1 anyway."""
+
 OptimizerMaker = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerMaker = Callable[[Optimizer], LRScheduler]
 
@@ -165,6 +168,8 @@ class GradientLearner(Learner):
                     state[name] = value.to(parameter.device)
         optimizer.step()
         optimizer.zero_grad()
+        if isinstance(policy, TabularPolicy):  # an infinite logit would have no softmax
+            policy.table.data.clamp_(-MOST_CERTAIN, MOST_CERTAIN)
 
 
 class BaselineLearner(GradientLearner):

@@ -40,7 +40,8 @@ class Policy(nn.Module):
             UsageError: if the policy cannot serve such a network.
         """
         self.num_agents = num_agents
-        self.register_buffer("num_actions", torch.tensor(spec.num_actions), persistent=False)
+        # No buffer: averaging the weights of a run would average its whole numbers, too, and lose one.
+        self.num_actions = torch.tensor(spec.num_actions)
 
     def scores(self, state: Tensor, tasks: Tensor, agents: Tensor, depth: int) -> Tensor:
         """Scores at one depth.

@@ -1,6 +1,5 @@
 """The Weighted Policy Learner (paper, Algorithm 3; Abdallah & Lesser, 2006) for tabular policies."""
 
-import math
 from typing import Literal
 
 import numba
@@ -13,6 +12,7 @@ from routing_lightning.routers.base import Trace
 from routing_lightning.routers.learner import BaselineLearner, Learner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy, TabularPolicy
 
+LARGEST = float(np.finfo(np.float32).max)
 Scaling = Literal["printed", "original"]
 Projection = Literal["normalise", "euclidean"]
 
@@ -63,6 +63,8 @@ def _wpl_loop(  # type: ignore[no-untyped-def]
                 delta *= row[action]
             row[action] += lr * delta
             if euclidean:
+                # The nearest point is the same, and large numbers would lose the others' digits.
+                row[action] = min(max(row[action], -one), one + one)
                 _project_euclidean(row, floor, one)
                 continue
             total = one - one
@@ -181,7 +183,7 @@ class WPL(Learner):
         projection: Projection = "normalise",
     ) -> None:
         super().__init__()
-        if not 0 < policy_lr < math.inf:
+        if not 0 < policy_lr < LARGEST:
             raise UsageError(f"policy_lr is {policy_lr}; give a finite learning rate above 0.")
         if baseline_lr is not None and not 0 < baseline_lr <= 1:
             raise UsageError(f"baseline_lr is {baseline_lr}; give a rate in (0, 1], or null for that of the policy.")

@@ -5,6 +5,7 @@ from typing import ClassVar
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import BaseFinetuning, GradientAccumulationScheduler
 from lightning.pytorch.cli import ReduceLROnPlateau
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
@@ -354,3 +355,28 @@ def test_a_resumed_run_says_which_optimizer_values_it_keeps(tmp_path):
     (checkpoint,) = tmp_path.rglob("*.ckpt")
     with pytest.warns(UserWarning, match="goes on with lr 0.01 of the checkpoint, not 0.5"):
         fit(toy_model(optimizer=lambda p: torch.optim.SGD(p, lr=0.5)), max_epochs=2, ckpt_path=checkpoint)
+
+
+def test_lightnings_own_accumulation_is_refused():
+    with pytest.raises(UsageError, match="set accumulate_grad_batches of the model"):
+        fit(toy_model(), callbacks=[GradientAccumulationScheduler({0: 2})])
+
+
+class FreezeFeatures(BaseFinetuning):
+    """Trains the features from the second epoch on."""
+
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.network.body[0], train_bn=False)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.network.body[0], optimizer, lr=0.01)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_frozen_weights_stay_until_they_are_unfrozen(epochs):
+    model = toy_model(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, weight_decay=0.1))
+    before = model.network.body[0].layers[0].weight.clone()
+    trainer = fit(model, callbacks=[FreezeFeatures()], max_epochs=epochs)
+    assert len(trainer.optimizers[0].param_groups) == epochs
+    assert torch.equal(before, model.network.body[0].layers[0].weight) == (epochs == 1)

@@ -1,0 +1,157 @@
+"""SaveOnStop: a run that is stopped saves where it stands; checkpoints are written whole."""
+
+import io
+import os
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+
+from routing_lightning.errors import UsageError
+
+
+class WholeCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its place and then puts it there, so that a reader sees the old or the new one.
+
+    Lightning writes it to the system's folder for temporary files, from which it is copied where that is another disk.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Saves a checkpoint.
+
+        Raises:
+            UsageError: if it cannot be written, such as on a full disk; the one before it is kept.
+        """
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        target = Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(part, "wb") as file:
+                file.write(content.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+        except OSError as error:
+            raise UsageError(
+                f"checkpoint {target} cannot be written ({error.strerror}); the last good one is kept: make room and "
+                "go on from it."
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
+
+
+class SaveOnStop(Checkpoint):
+    """Saves ``last.ckpt`` when the run is stopped by SIGTERM, Ctrl-C or an error, from which it goes on to the bit.
+
+    A signal lets the batch under way come to its end; a second one stops at once and saves nothing, as an error within
+    a training step does: its state is that of no step, so the run goes on from the checkpoint before. With several
+    processes a signal to any of them stops all after the same batch.
+
+    The file lies with those of ModelCheckpoint, or in ``checkpoints`` beside the logs. All checkpoints of the run are
+    written whole: see :class:`WholeCheckpointIO`.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._agreed = False
+        self._handlers: dict[int, Any] = {}
+        self._path = Path()
+        self._first_step = 0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Sees to it that checkpoints are written whole."""
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = WholeCheckpointIO()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes over the signals, and finds the place of the file."""
+        folder = trainer.log_dir or trainer.default_root_dir  # all processes ask: the answer is the first one's
+        found = [call.dirpath for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)]
+        self._path = Path(found[0] if found and found[0] else Path(folder) / "checkpoints") / "last.ckpt"
+        self._first_step = trainer.fit_loop.total_batch_idx
+        self.asked, self._agreed = 0, False
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            self._release()
+            raise KeyboardInterrupt if number == signal.SIGINT else SIGTERMException(128 + number)
+        self.asked = number
+
+    def _release(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+
+    def _stop_if_asked(self, trainer: L.Trainer) -> None:
+        if trainer.sanity_checking:
+            return
+        asked = self.asked
+        if trainer.world_size > 1:
+            numbers = torch.tensor([asked], device=trainer.strategy.root_device)
+            dist.all_reduce(numbers, dist.ReduceOp.MAX)
+            asked = int(numbers)
+        if asked:
+            self._agreed = True
+            rank_zero_info(f"{signal.Signals(asked).name}: saving where the run stands, once more stops at once.")
+            raise KeyboardInterrupt if asked == signal.SIGINT else SIGTERMException(128 + asked)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stops if asked to."""
+        self._stop_if_asked(trainer)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Stops if asked to: the numbers of the batch before are written by now."""
+        self._stop_if_asked(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stops if asked to: the validation is done when the run goes on."""
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._stop_if_asked(trainer)
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Stops if asked to; with several processes, which may have other numbers of batches, the validation ends."""
+        if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
+            self._stop_if_asked(trainer)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Saves where the run stands, if that is a place to go on from."""
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+        trained = batches.total.processed > max(0, self._first_step + 1)
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or trainer.fast_dev_run or not trained:  # type: ignore[attr-defined]
+            self._release()
+            return
+        if batches.current.started > batches.current.processed or not (self._agreed or trainer.world_size == 1):
+            rank_zero_warn("The run was broken off within a step: go on from the last checkpoint.")
+        else:
+            try:
+                trainer.save_checkpoint(self._path)
+                rank_zero_info(f"Saved where the run stands: {self._path}")
+            except (UsageError, OSError) as error:
+                rank_zero_warn(f"Where the run stands is not saved: {error}")
+        self._release()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Gives the signals back."""
+        self._release()

@@ -1,0 +1,71 @@
+"""Where a run stands, so that a checkpoint saved at any place goes on from there to the bit."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+KEY = "routing_lightning_progress"
+"""Where a checkpoint keeps what Lightning does not: see :meth:`TaskClassifier.on_save_checkpoint`."""
+
+
+@dataclass
+class Milestones:
+    """What of an epoch is done, each as the number of batches since the run began at which it was.
+
+    Lightning's counters do not tell: after the last batch of an epoch a checkpoint may be saved before the validation,
+    after it, or after the epoch's end, and they read nearly the same.
+
+    Attributes:
+        last_batch: the last batch of an epoch.
+        validation: a validation.
+        epoch_end: what happens at the end of a complete epoch: metrics are reported, schedulers step.
+    """
+
+    last_batch: int = -1
+    validation: int = -1
+    epoch_end: int = -1
+
+    def state(self) -> dict[str, int]:
+        """As plain numbers."""
+        return asdict(self)
+
+
+def settle(fit_loop: dict[str, Any], milestones: Milestones) -> None:
+    """Brings the saved counters of Lightning's loops into a form from which it goes on at the very place.
+
+    There are two: between two epochs, and behind the n-th batch of an epoch. In the second one Lightning validates if a
+    validation is due there and not done, runs the batches that are left, if any, and then all that belongs to the end
+    of the epoch. A step that was broken off counts as not done.
+
+    Args:
+        fit_loop: state of the fit loop as a checkpoint holds it; changed in place.
+        milestones: what was done when it was saved.
+    """
+    epochs, batches = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
+    validation = fit_loop["epoch_loop.val_loop.batch_progress"]
+    done, total = batches["current"]["processed"], batches["total"]["processed"]
+    within = done > 0 and milestones.epoch_end != total
+    finished = epochs["current"]["started"] - 1 if within else epochs["current"]["processed"]
+    done = done if within else 0
+    _count_all(batches["current"], done)
+    _count_all(batches["total"], total)
+    batches["is_last_batch"] = within and milestones.last_batch == total
+    for counters in epochs["current"], epochs["total"]:
+        counters.update(ready=finished + within, started=finished + within, processed=finished, completed=finished)
+    pending = within and milestones.validation != total
+    for counters in validation["current"], validation["total"]:
+        _count_all(counters, 0)
+    if pending:  # a validation that was begun, of which nothing is done
+        validation["total"].update(ready=1, started=1)
+    validation["is_last_batch"] = False
+    loaders = fit_loop["state_dict"].pop("combined_loader", [])
+    if within and loaders:
+        # After the last batch the iteration is not begun: the next one is that of the next epoch.
+        skip = 0 if batches["is_last_batch"] else done
+        fit_loop["state_dict"]["combined_loader"] = [
+            state | {"batches": skip} if "batches" in state else state for state in loaders
+        ]
+
+
+def _count_all(counters: dict[str, int], number: int) -> None:
+    for name in counters:
+        counters[name] = number

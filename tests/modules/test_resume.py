@@ -1,0 +1,268 @@
+"""A run resumed from a checkpoint equals the unbroken one to the bit, wherever and however that was saved."""
+
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.cli import ReduceLROnPlateau
+from lightning.pytorch.loggers import Logger
+
+from routing_lightning.errors import UsageError
+from routing_lightning.modules import MultiTaskClassifier
+from routing_lightning.networks import TaskSpecific
+from routing_lightning.routers import REINFORCE, MLPPolicy, QLearning, RewardRouter, TabularPolicy
+from tests.conftest import ToyDataModule, toy_features, toy_model
+
+
+class Curves(Logger):
+    """Keeps what is logged."""
+
+    name, version = "curves", 0
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_metrics(self, metrics, step=None):
+        self.rows.append((step, {name: float(value) for name, value in metrics.items()}))
+
+    def log_hyperparams(self, *args, **kwargs):
+        pass
+
+
+class Save:
+    """Saves a checkpoint at each of some hooks, and notes how much was logged before."""
+
+    def __init__(self, folder: Path, hooks: list[str]) -> None:
+        self.logged: dict[str, int] = {}
+        for hook in hooks:
+            setattr(self, hook, partial(self.save, folder, hook))
+
+    def save(self, folder: Path, hook: str, trainer, *_):
+        if trainer.sanity_checking:
+            return
+        path = folder / f"{len(self.logged):03}_{type(self).__name__}_{hook}_step_{trainer.global_step}.ckpt"
+        trainer.save_checkpoint(path)
+        self.logged[str(path)] = len(trainer.logger.rows)
+
+
+class SaveEarly(Save, Callback):
+    """Before the module's own hook at the end of an epoch, as other callbacks do."""
+
+
+class SaveLate(Save, Checkpoint):
+    """After it, as ModelCheckpoint does."""
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def halving(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+
+def step_wise(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+
+
+def plateau(optimizer):
+    return ReduceLROnPlateau(optimizer, monitor="val/loss", patience=0, threshold=10.0, factor=0.5)
+
+
+SCHEDULES = {
+    "epoch": {"lr_scheduler": halving},
+    "step": {"lr_scheduler": step_wise, "lr_interval": "step"},
+    "plateau": {"lr_scheduler": plateau},
+}
+
+
+def routed(**options) -> LightningModule:
+    router = RewardRouter(TabularPolicy(), QLearning(epsilon_samples=300), collaboration=0.2)
+    return toy_model(**{"router": router, "optimizer": momentum, "num_blocks": 4} | options)
+
+
+def by_network(**options) -> LightningModule:
+    router = RewardRouter(MLPPolicy(4), REINFORCE(0.1, baseline=True, optimizer=momentum, lr_scheduler=halving))
+    return routed(router=router, **options)
+
+
+def baseline(**options) -> LightningModule:
+    seed_everything(0, verbose=False)
+    network = partial(TaskSpecific, hidden=8, own_layers=1)
+    return MultiTaskClassifier(3, 2, (1, 8, 8), network, toy_features, optimizer=momentum, **options)
+
+
+MODELS = {"routed": routed, "by_network": by_network, "baseline": baseline}
+
+
+def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, **options) -> tuple[Trainer, Curves]:
+    curves = Curves()
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": bool(callbacks)}
+    trainer = Trainer(
+        **{
+            "accelerator": "cpu",
+            "max_epochs": 2,
+            "log_every_n_steps": 1,
+            "num_sanity_val_steps": 0,
+            **quiet,
+            **options,
+        },
+        logger=curves,
+        callbacks=list(callbacks),
+    )
+    trainer.fit(model, ToyDataModule(count=72), ckpt_path=ckpt_path)  # 5 batches, the last one of 8 samples
+    return trainer, curves
+
+
+def equal(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(equal(*pair) for pair in zip(a, b, strict=True))  # type: ignore[arg-type]
+    return a == b
+
+
+def check(whole: Trainer, resumed: Trainer, where: str, finished: bool = False) -> None:
+    assert whole.global_step == resumed.global_step, where
+    for name, value in whole.lightning_module.state_dict().items():
+        assert torch.equal(value, resumed.lightning_module.state_dict()[name]), (where, name)
+    for ours, theirs in zip(whole.optimizers, resumed.optimizers, strict=True):
+        assert equal(ours.state_dict(), theirs.state_dict()), where
+    for ours, theirs in zip(whole.lr_scheduler_configs, resumed.lr_scheduler_configs, strict=True):
+        assert ours.scheduler.state_dict() == theirs.scheduler.state_dict(), where
+    if finished:  # by the saved run
+        return
+    assert whole.current_epoch == resumed.current_epoch, where
+    for name, value in whole.callback_metrics.items():
+        assert torch.equal(value, resumed.callback_metrics[name]), (where, name)
+
+
+EARLY = ["on_train_epoch_start", "on_train_batch_start", "on_validation_start", "on_train_epoch_end", "on_train_end"]
+LATE = ["on_train_batch_end", "on_validation_batch_end", "on_validation_end", "on_train_epoch_end"]
+
+
+def check_every_place(make, tmp_path: Path, model_options: dict, **options) -> None:
+    early, late = SaveEarly(tmp_path, EARLY), SaveLate(tmp_path, LATE)
+    whole, curves = fit(make(**model_options), early, late, **options)
+    logged = early.logged | late.logged
+    assert len(logged) > 15
+    for path, before in sorted(logged.items()):
+        resumed, rest = fit(make(**model_options), ckpt_path=path, **options)
+        check(whole, resumed, path, finished=not rest.rows)
+        if not rest.rows and whole.global_step == whole.max_steps:
+            continue  # max_steps is reached already
+        # Lightning writes the numbers of a step or epoch after these hooks, so the run that saved still does.
+        written = "SaveLate_on_train_batch_end" in path or "SaveLate_on_train_epoch_end" in path
+        assert rest.rows in [curves.rows[before:], curves.rows[before + written :]], path
+
+
+@pytest.mark.parametrize(
+    ("model", "schedule"),
+    [("routed", "epoch"), ("routed", "step"), ("routed", "plateau"), ("by_network", "epoch"), ("baseline", "plateau")],
+)
+def test_from_every_place_of_a_run(model, schedule, tmp_path):
+    check_every_place(MODELS[model], tmp_path, SCHEDULES[schedule])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"val_check_interval": 2},
+        {"limit_train_batches": 3, "limit_val_batches": 0},
+        {"check_val_every_n_epoch": 2, "overfit_batches": 3},
+        {"max_epochs": -1, "max_steps": 8},
+    ],
+    ids=str,
+)
+def test_from_every_place_with_other_limits(options, tmp_path):
+    check_every_place(baseline if "val_check_interval" in options else routed, tmp_path, SCHEDULES["epoch"], **options)
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_from_every_place_while_gradients_are_collected(model, tmp_path):
+    where = [{"accumulate_grad_batches": 3}, {}]
+    if model == "baseline":
+        where.reverse()
+    check_every_place(MODELS[model], tmp_path, SCHEDULES["step"] | where[0], val_check_interval=2, **where[1])
+
+
+@pytest.mark.parametrize("steps", [5, 7])
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+@pytest.mark.parametrize("schedule", ["epoch", "plateau"])
+def test_a_run_that_ended_by_max_steps_goes_on(model, schedule, steps, tmp_path):
+    """At the end of an epoch, which is 5 steps long, and within one."""
+    options = SCHEDULES[schedule]
+    whole, curves = fit(MODELS[model](**options), max_epochs=-1, max_steps=13)
+    late = SaveLate(tmp_path, ["on_train_epoch_end", "on_train_end"])
+    fit(MODELS[model](**options), late, max_epochs=-1, max_steps=steps)
+    for path in sorted(late.logged)[-2:]:
+        resumed, rest = fit(MODELS[model](**options), ckpt_path=path, max_epochs=-1, max_steps=13)
+        check(whole, resumed, path)
+        assert rest.rows == curves.rows[-len(rest.rows) :]
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_validation_between_collected_batches_keeps_the_gradient(model):
+    options = [{"accumulate_grad_batches": 4}, {}]
+    if model == "baseline":
+        options.reverse()
+    trained = []
+    for interval in (1.0, 2):
+        trainer, _ = fit(MODELS[model](**options[0]), val_check_interval=interval, **options[1])
+        trained.append(trainer.lightning_module)
+    for ours, theirs in zip(trained[0].parameters(), trained[1].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_checkpoint_after_an_error_within_the_step_is_whole_and_can_be_resumed(error, tmp_path):
+    class Breaking(torch.optim.Adam):
+        def step(self, closure=None):
+            if self.state and not tmp_path.joinpath("broken").exists():
+                tmp_path.joinpath("broken").touch()
+                raise error("within the step")
+            return super().step(closure)
+
+    options = {"optimizer": lambda p: Breaking(p, lr=0.01), "num_blocks": 12}
+    save = ModelCheckpoint(tmp_path, save_on_exception=True)
+    with pytest.raises(SystemExit if error is KeyboardInterrupt else error):
+        fit(routed(**options), save)
+    (path,) = tmp_path.glob("*.ckpt")
+    saved = torch.load(path, weights_only=True)["optimizer_states"][0]
+    assert len(saved["param_groups"][0]["params"]) == len(list(routed(**options).trained_parameters()))
+    trainer, _ = fit(routed(**options), ckpt_path=path)
+    assert trainer.global_step == 10
+
+
+def test_counts_begin_anew_after_a_validation_or_a_training_that_was_broken_off():
+    model, data = routed(), ToyDataModule(count=72)
+    data.setup()
+    data.train_dataset.labels[70] = 7
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    for method in ("validate", "fit"):
+        with pytest.raises(UsageError, match="label 7"):
+            getattr(Trainer(**quiet, max_epochs=1, num_sanity_val_steps=0), method)(model, data)
+    data.train_dataset.labels[70] = 0
+    trainer = Trainer(**quiet)
+    trainer.validate(model, data)
+    assert int(model.metric("val").total.sum()) == 72
+    fit(model, max_epochs=1)
+    assert int(model.metric("train").total.sum()) == 72
+
+
+def test_a_checkpoint_by_time_is_saved(tmp_path):
+    save = ModelCheckpoint(tmp_path, train_time_interval=timedelta(0), save_top_k=-1, filename="{step}")
+    fit(routed(), save, max_epochs=1)
+    assert len(list(tmp_path.glob("*.ckpt"))) == 5
+
+
+def test_what_lightning_says_about_manual_optimization_is_not_passed_on(tmp_path, recwarn):
+    fit(routed(lr_scheduler=plateau), ModelCheckpoint(tmp_path, every_n_train_steps=2), max_epochs=1)
+    said = [str(warning.message) for warning in recwarn]
+    assert not [text for text in said if "manual optimization" in text]

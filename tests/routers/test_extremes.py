@@ -1,0 +1,64 @@
+"""Policies stay distributions after any finite sequence of updates."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routing_lightning.routers import (
+    REINFORCE,
+    WPL,
+    ApproximateQLearning,
+    ApproximateWPL,
+    QLearning,
+    RewardRouter,
+    RoutingSpec,
+    TabularPolicy,
+)
+
+RATES = st.sampled_from([1e-30, 1e-3, 1.0]) | st.floats(1e-30, 1.0)
+LARGE_RATES = RATES | st.sampled_from([1e10, 1e30])
+LEARNERS = {
+    "WPL": lambda rate, other: WPL(rate, other),
+    "WPL original": lambda rate, other: WPL(rate, other, scaling="original", baseline="per_action"),
+    "WPL euclidean": lambda rate, other: WPL(rate, other, projection="euclidean"),
+    "WPL euclidean floor": lambda rate, other: WPL(rate, other, projection="euclidean", floor=0.1),
+    "QLearning": lambda rate, other: QLearning(other, epsilon_samples=10),
+    "ApproximateQLearning": lambda rate, other: ApproximateQLearning(other, epsilon_samples=10),
+    "REINFORCE": lambda rate, other: REINFORCE(rate, baseline=True, baseline_lr=other),
+    "ApproximateWPL": lambda rate, other: ApproximateWPL(rate, other),
+}
+REWARDS = st.lists(
+    st.sampled_from([-1e30, -1.0, 0.0, 1e-30, 1.0, 1e30]) | st.floats(-(2.0**99), 2.0**99, width=32), min_size=4, max_size=4
+)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@settings(max_examples=25, deadline=None)
+@given(
+    rate=LARGE_RATES,
+    other=RATES,
+    gamma=st.sampled_from([0.0, 0.5, 1.0]),
+    rewards=st.lists(REWARDS, min_size=1, max_size=6),
+)
+def test_rows_are_distributions_whatever_was_learned(name, rate, other, gamma, rewards):
+    router = RewardRouter(TabularPolicy(), LEARNERS[name](rate, other), gamma=gamma, collaboration=0.3)
+    router.build(RoutingSpec(2, [3, 2], [False, True]))
+    generator = torch.Generator().manual_seed(0)
+    for final in rewards:
+        trace = router.start(torch.tensor([0, 1, 0, 1]), explore=True, generator=generator)
+        trace.final_reward = torch.tensor(final)
+        router.learn(trace)
+        rows = router.probabilities()
+        assert rows.isfinite().all() and (rows >= 0).all()
+        torch.testing.assert_close(rows.sum(-1), torch.ones(2, 2))
+
+
+def test_an_empty_row_becomes_even():
+    router = RewardRouter(TabularPolicy(), WPL(1e-30))
+    router.build(RoutingSpec(1, [4]))
+    router.policy.table.zero_()
+    trace = router.start(torch.tensor([0]), explore=False)
+    trace.final_reward = torch.zeros(1)
+    router.learn(trace)
+    assert router.probabilities().tolist() == [[[0.25] * 4]]

@@ -17,10 +17,10 @@ BELOW = {
     "nn": set(),
     "routers": {"nn"},
     "networks": {"nn", "routers"},
-    "modules": {"nn", "routers", "networks", "metrics", "noise", "rows"},
+    "modules": {"nn", "routers", "networks", "metrics", "noise", "rows", "trust"},
     "datamodules": set(),
     "record": set(),
-    "plots": set(),
+    "plots": {"record"},
     "callbacks": {"record", "plots", "rows", "routers"},
     "report": {"record", "plots"},
 }

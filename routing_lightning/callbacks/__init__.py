@@ -6,6 +6,16 @@ from routing_lightning.callbacks.policy_dynamics import PolicyDynamics
 from routing_lightning.callbacks.policy_heatmap import PolicyHeatmap
 from routing_lightning.callbacks.recorder import RouteRecorder
 from routing_lightning.callbacks.routing_map import RoutingMap
+from routing_lightning.callbacks.stop import SaveOnStop
 from routing_lightning.callbacks.task_accuracy import TaskAccuracy
 
-__all__ = ["BlockUsage", "PolicyDynamics", "PolicyHeatmap", "RouteRecorder", "RoutingMap", "RunLogger", "TaskAccuracy"]
+__all__ = [
+    "BlockUsage",
+    "PolicyDynamics",
+    "PolicyHeatmap",
+    "RouteRecorder",
+    "RoutingMap",
+    "RunLogger",
+    "SaveOnStop",
+    "TaskAccuracy",
+]

@@ -19,6 +19,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from routing_lightning.errors import UsageError
 
+TOGETHER = 16
+"""Batches after which several processes ask each other whether to stop."""
+
 
 class WholeCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its place and then puts it there, so that a reader sees the old or the new one.
@@ -60,7 +63,7 @@ class SaveOnStop(Checkpoint):
 
     A signal lets the batch under way come to its end; a second one stops at once and saves nothing, as an error within
     a training step does: its state is that of no step, so the run goes on from the checkpoint before. With several
-    processes a signal to any of them stops all after the same batch.
+    processes a signal to any of them stops all after the same batch, within ``TOGETHER`` batches.
 
     The file lies with those of ModelCheckpoint, or in ``checkpoints`` beside the logs. All checkpoints of the run are
     written whole: see :class:`WholeCheckpointIO`.
@@ -121,7 +124,9 @@ class SaveOnStop(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Stops if asked to: the numbers of the batch before are written by now."""
-        self._stop_if_asked(trainer)
+        # Several processes must agree, and a message each time would cost as much as that of the routes.
+        if trainer.world_size == 1 or batch_idx % TOGETHER == 0:
+            self._stop_if_asked(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stops if asked to: the validation is done when the run goes on."""

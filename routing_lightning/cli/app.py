@@ -11,11 +11,19 @@ import torch.distributed as dist
 import yaml
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from routing_lightning.allocator import keep_freed_memory
-from routing_lightning.callbacks import BlockUsage, PolicyDynamics, PolicyHeatmap, RouteRecorder, RoutingMap
+from routing_lightning.callbacks import (
+    BlockUsage,
+    PolicyDynamics,
+    PolicyHeatmap,
+    RouteRecorder,
+    RoutingMap,
+    RunLogger,
+    SaveOnStop,
+    TaskAccuracy,
+)
 from routing_lightning.callbacks.predictions import PredictionTable
 from routing_lightning.cli import checkpoints, folders, tables
 from routing_lightning.cli.checkpoints import CONFIG_KEY
@@ -35,7 +43,7 @@ SIZES = ("num_tasks", "num_classes", "image_shape")
 # What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
 RECORD = tuple(
     {"class_path": f"routing_lightning.callbacks.{callback.__name__}"}
-    for callback in (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage)
+    for callback in (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage, TaskAccuracy)
 )
 
 
@@ -185,7 +193,7 @@ class RoutingCLI(LightningCLI):
             if logger is False:
                 kwargs["default_root_dir"] = str(self.folder)
             else:
-                kwargs["logger"] = TensorBoardLogger(
+                kwargs["logger"] = RunLogger(
                     str(self.folder.parent.parent), name=self.folder.parent.name, version=self.folder.name
                 )
         elif not trainer.get("fast_dev_run") and logger not in (None, True, False):
@@ -193,6 +201,8 @@ class RoutingCLI(LightningCLI):
                 self.folder = folders.claim_for_logger(one, self._get(self.config, "ckpt_path")) or self.folder
         if trainer.get("barebones"):
             record = []
+        elif self.subcommand == "fit" and trainer.get("enable_checkpointing") is not False:
+            record = [*record, *([] if trainer.get("fast_dev_run") else [SaveOnStop()])]
         try:
             return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:

@@ -3,6 +3,7 @@
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
+from routing_lightning.trust import check_hyperparameters
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -87,6 +89,25 @@ class TaskClassifier(L.LightningModule):
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
+
+    @classmethod
+    def load_from_checkpoint(
+        cls, checkpoint_path: Any, *arguments: Any, trust: Sequence[str] = (), **options: Any
+    ) -> Any:
+        """Loads a model, and makes its parts from what the checkpoint names; see Lightning.
+
+        Args:
+            checkpoint_path: the checkpoint.
+            arguments: see Lightning.
+            trust: modules of yours that the checkpoint may name; what belongs to this package or to torch it may anyway.
+            options: see Lightning.
+
+        Raises:
+            UsageError: if the checkpoint names what it may not name; nothing is called then.
+        """
+        content = torch.load(checkpoint_path, map_location="cpu", weights_only=True)
+        check_hyperparameters(content.get(cls.CHECKPOINT_HYPER_PARAMS_KEY) or {}, cls, trust)
+        return super().load_from_checkpoint(checkpoint_path, *arguments, **options)
 
     def save_plain_hyperparameters(self, frame: FrameType | None) -> None:
         """Saves the hyperparameters that are numbers, text, lists or dicts.

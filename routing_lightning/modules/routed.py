@@ -33,14 +33,36 @@ class AsAutomatic:
     automatic_optimization = True
 
 
+def made(network: NetworkMaker, image_shape: tuple[int, int, int], num_tasks: int, num_classes: int) -> nn.Module:
+    """The body that a network's maker makes.
+
+    Raises:
+        UsageError: if it cannot be made from these sizes.
+    """
+    try:
+        body = network(image_shape, num_tasks, num_classes)
+    except UsageError:
+        raise
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        name = getattr(network, "__name__", None) or type(network).__name__
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UsageError(
+            f"the network {name} cannot be made from image_shape {list(image_shape)}, {num_tasks} tasks and {num_classes} "
+            f"classes ({what}); give a class that takes these three and holds routed layers, such as RoutingAllFC."
+        ) from error
+    if not isinstance(body, nn.Module):
+        raise UsageError(f"the network's maker gives a {type(body).__name__}; it must give a torch module.")
+    return body
+
+
 class RoutedClassifier(TaskClassifier):
     """A routing network that classifies images (paper, Algorithm 2: Router-Trainer).
 
     Each training step makes one optimizer step on the blocks that got a sample and on all that is not a block, and one
     update of the router from the trace of the batch.
 
-    Besides the metrics of :class:`TaskClassifier` it logs ``router/entropy/depth_<d>`` (nats, mean over tasks) and
-    ``router/blocks_in_use/depth_<d>`` (blocks that are the most probable one of some task) each epoch.
+    Besides the metrics of :class:`TaskClassifier` it logs ``router/entropy/depth_<d>`` (nats, mean over tasks) each
+    epoch, for routers whose routes depend on the task alone.
 
     Args:
         num_tasks: T, number of tasks, at least 1.
@@ -94,10 +116,10 @@ class RoutedClassifier(TaskClassifier):
         self.final_reward = final_reward
         self.aggregator = aggregator
         self.gather_trace = TraceGatherer()
-        body = network if isinstance(network, nn.Module) else network(image_shape, num_tasks, num_classes)
+        body = network if isinstance(network, nn.Module) else made(network, image_shape, num_tasks, num_classes)
         self.network = RoutingNetwork(body, router, num_tasks)
         logits = self.network.build(torch.zeros(1, *image_shape))
-        if logits.dim() != 2 or logits.shape[1] < num_classes:
+        if logits.dim() != 2 or logits.shape[1] != num_classes:
             raise UsageError(
                 f"{type(body).__name__} gives {tuple(logits.shape[1:])} numbers per image, but there are {num_classes} "
                 "classes; give a network that ends with one number for each."
@@ -336,9 +358,6 @@ class RoutedClassifier(TaskClassifier):
         super().on_train_epoch_end()
         if self.router.uses_state:
             return
-        probabilities = self.router.probabilities()
-        entropy = torch.special.entr(probabilities).sum(-1).mean(0)
-        chosen = probabilities.argmax(-1)
-        for depth in range(chosen.shape[1]):
-            self.log(f"router/entropy/depth_{depth + 1}", entropy[depth])
-            self.log(f"router/blocks_in_use/depth_{depth + 1}", float(chosen[:, depth].unique().numel()))
+        entropy = torch.special.entr(self.router.probabilities()).sum(-1).mean(0)
+        for depth, value in enumerate(entropy):
+            self.log(f"router/entropy/depth_{depth + 1}", value)

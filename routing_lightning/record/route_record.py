@@ -84,7 +84,7 @@ def least_use(num_actions: int, num_tasks: int) -> float:
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file so that a reader sees the old or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_bytes(content)
     os.replace(part, path)
 

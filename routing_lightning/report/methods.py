@@ -28,6 +28,8 @@ APART = (
     "trainer.callbacks",
     "trainer.enable_progress_bar",
     "trainer.enable_model_summary",
+    "name",
+    "threads",
     "trainer.enable_checkpointing",
     "trainer.enable_autolog_hparams",
     "trainer.log_every_n_steps",

@@ -106,7 +106,7 @@ def test_its_trace_reaches_callbacks(kind):
     auxiliary = "train/auxiliary_loss" in trainer.callback_metrics
     assert auxiliary == (kind == "joint" or kind.startswith("top1"))
     named = {name.split("/")[1] for name in trainer.callback_metrics if name.startswith("router/")}
-    assert named == (set() if model.router.uses_state else {"entropy", "blocks_in_use"})
+    assert named == (set() if model.router.uses_state else {"entropy"})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,7 +219,6 @@ def test_a_router_of_ones_own_needs_few_lines():
     assert len(router.learned) == trainer.global_step == int(router.step) == 6
     expected = (router.learned[2].tasks[:, None] + 2) % torch.tensor([2, 5, 3])
     assert torch.equal(router.learned[2].actions, expected)
-    assert trainer.callback_metrics["router/blocks_in_use/depth_2"] == 3
 
 
 def test_routes_that_do_not_fit_are_refused_before_the_training():

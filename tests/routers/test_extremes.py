@@ -29,7 +29,9 @@ LEARNERS = {
     "ApproximateWPL": lambda rate, other: ApproximateWPL(rate, other),
 }
 REWARDS = st.lists(
-    st.sampled_from([-1e30, -1.0, 0.0, 1e-30, 1.0, 1e30]) | st.floats(-(2.0**99), 2.0**99, width=32), min_size=4, max_size=4
+    st.sampled_from([-1e30, -1.0, 0.0, 1e-30, 1.0, 1e30]) | st.floats(-(2.0**99), 2.0**99, width=32),
+    min_size=4,
+    max_size=4,
 )
 
 

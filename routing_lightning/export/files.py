@@ -69,7 +69,7 @@ def save(
         path.unlink(missing_ok=True)
         raise UsageError(
             f"the network cannot be written as {kind} ({type(error).__name__}: {' '.join(str(error).split())[:300]}); "
-            "its code must be tensor operations only, without choices that depend on their values."
+            "its code must be tensor operations only, without choices by their values, and with x.shape[0] for len(x)."
         ) from error
 
 

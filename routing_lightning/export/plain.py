@@ -11,7 +11,7 @@ from routing_lightning.export.whole import TaskScores, whole
 from routing_lightning.modules import MultiTaskClassifier, RoutedClassifier, TaskClassifier
 from routing_lightning.networks import CrossStitch, SoftMixture, TaskSpecific
 from routing_lightning.nn.blocks import Blocks
-from routing_lightning.nn.layers import StackedLinear, TaskMLP
+from routing_lightning.nn.layers import TaskMLP
 
 Input = Literal["uint8", "float"]
 
@@ -93,7 +93,10 @@ def head_of(network: nn.Module, task: int) -> nn.Module:
 
 
 class CrossStitchOfTask(nn.Module):
-    """A cross-stitch network read out at one task: all towers, since each feeds the others, but for the last layers.
+    """A cross-stitch network read out at one task: all towers, since each feeds the others.
+
+    Also the last layers of the others, which do not: the library computes all towers' products at once, and without
+    those it rounds in another way.
 
     Args:
         network: the network.
@@ -102,21 +105,15 @@ class CrossStitchOfTask(nn.Module):
 
     def __init__(self, network: CrossStitch, task: int) -> None:
         super().__init__()
-        *mixing, last = [matrix.detach().clone() for matrix in network.mixing]
-        self.mixing = nn.ParameterList([*mixing, last[task : task + 1]])
-        self.towers = copy.deepcopy(network.towers)
-        tower = self.towers[-1]
-        assert isinstance(tower, StackedLinear)
-        tower.weight = nn.Parameter(tower.weight.detach()[task : task + 1].clone())
-        tower.bias = nn.Parameter(tower.bias.detach()[task : task + 1].clone())
-        self.count = len(last)
+        self.mixing, self.towers = copy.deepcopy(network.mixing), copy.deepcopy(network.towers)
+        self.task = task
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits: (N, in_features) -> (N, C)."""
-        v = x.expand(self.count, *x.shape)
+        v = x.expand(len(self.mixing[0]), *x.shape)
         for mixing, tower in zip(self.mixing, self.towers, strict=True):
             v = tower(torch.einsum("ij,jnf->inf", mixing, v))
-        return v[0]
+        return v[self.task]
 
 
 class SoftMixtureOfTask(nn.Module):

@@ -86,13 +86,16 @@ def check(model, exact: bool, path, batches=(1, 2, 7, 33)) -> None:
     moments = torch.full((1, 1, 1), 1 / 64), torch.full((1, 1, 1), -2.0)
     for task in range(TASKS):
         network = TaskNetwork(plain_network(model, task), 2, moments).eval()
-        save(network, torch.zeros(2, 1, 8, 8, dtype=torch.uint8), path, {}, "torch")
-        run, _ = load(path)
+        runs = [network]
+        if task == TASKS - 1:
+            save(network, torch.zeros(2, 1, 8, 8, dtype=torch.uint8), path, {}, "torch")
+            runs.append(load(path)[0])
         for count in batches:
             images = torch.randint(256, (count, 8, 8, 1), dtype=torch.uint8).permute(0, 3, 1, 2)
             # as the datamodules normalise
             theirs = model(images.to(torch.float32).mul_(moments[0]).add_(moments[1]), torch.full((count,), task))
-            for ours in (network(images), run(images)):
+            for run in runs:
+                ours = run(images)
                 assert torch.equal(ours, theirs) if exact else torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
@@ -130,9 +133,6 @@ def test_only_what_a_task_uses_is_kept():
     one = sum(sum(p.numel() for p in layer.blocks.block_parameters(0)) for layer in layers)
     one += sum(parameter.numel() for parameter in front.parameters())
     assert sum(parameter.numel() for parameter in plain_network(model, 1).parameters()) == one
-    stitched = BY_TASK["cross-stitch"]()
-    kept = sum(parameter.numel() for parameter in plain_network(stitched, 1).parameters())
-    assert kept < sum(parameter.numel() for parameter in stitched.parameters())
 
 
 def test_classes_that_a_task_does_not_have_are_left_out():

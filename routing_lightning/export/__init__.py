@@ -4,6 +4,7 @@ from routing_lightning.export.checkpoint import Exported, export_checkpoint
 from routing_lightning.export.files import load, save
 from routing_lightning.export.load import Trained, load_trained
 from routing_lightning.export.plain import TaskNetwork, plain_network
+from routing_lightning.export.prune import prune_checkpoint, prune_network
 from routing_lightning.export.whole import whole
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "load",
     "load_trained",
     "plain_network",
+    "prune_checkpoint",
+    "prune_network",
     "save",
     "whole",
 ]

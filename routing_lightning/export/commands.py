@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from routing_lightning.export.checkpoint import MANIFEST, Exported, export_checkpoint
+from routing_lightning.export.prune import prune_checkpoint
 
 
 def export(words: Sequence[str]) -> None:
@@ -35,6 +36,22 @@ def export(words: Sequence[str]) -> None:
     )
     Console().print(table_of(written))
     print(f"{len(written)} networks and {MANIFEST} in {options.out}")
+
+
+def prune(words: Sequence[str]) -> None:
+    """Writes a checkpoint without unused blocks: ``prune CKPT --out NEW.ckpt``."""
+    parser = argparse.ArgumentParser(
+        prog="train.py prune", description="Write a checkpoint without the blocks that no task uses; it trains on."
+    )
+    parser.add_argument("checkpoint", metavar="CKPT", type=Path, help="checkpoint of a run")
+    parser.add_argument("--out", required=True, type=Path, metavar="NEW", help="the new checkpoint")
+    options = parser.parse_args(words)
+    layers = prune_checkpoint(options.checkpoint, options.out)
+    table = Table("routed layer", "blocks before", "blocks after", title="Pruned network")
+    for name, (before, after) in layers.items():
+        table.add_row(name, str(before), str(after))
+    Console().print(table)
+    print(f"Train on with: fit --ckpt_path {options.out}; the history of routes begins anew")
 
 
 def table_of(written: Sequence[Exported]) -> Table:

@@ -54,7 +54,12 @@ def later(name: str) -> Callable[[Sequence[str]], None]:
     return run
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"plot": plot, "report": report, "export": later("export")}
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "plot": plot,
+    "report": report,
+    "export": later("export"),
+    "prune": later("prune"),
+}
 
 
 def run_command(words: Sequence[str]) -> bool:

@@ -58,19 +58,31 @@ def save(
         raise UsageError("int8 needs the format onnx: its quantiser is ONNX Runtime's; give --format onnx.")
     if kind == "onnx":
         check_packages()
-    try:
-        with torch.no_grad(), _quiet():
-            (_save_torch if kind == "torch" else _save_onnx)(network, example, path, metadata)
+    with torch.no_grad(), _quiet():
+        # What fails here may raise anything: whatever the exporters stumble over.
+        try:
+            program = _exported(network, example)
+        except Exception as error:
+            raise UsageError(
+                f"the network cannot be exported ({_short(error)}); its code must be tensor operations only, without "
+                "choices by their values, and with x.shape[0] for len(x)."
+            ) from error
+        try:
+            (_save_torch if kind == "torch" else _save_onnx)(program, path, metadata)
             if int8:
                 _quantise(path)
-    except (OSError, UsageError):
-        raise
-    except Exception as error:  # the exporters raise whatever a network's code makes them stumble over
-        path.unlink(missing_ok=True)
-        raise UsageError(
-            f"the network cannot be written as {kind} ({type(error).__name__}: {' '.join(str(error).split())[:300]}); "
-            "its code must be tensor operations only, without choices by their values, and with x.shape[0] for len(x)."
-        ) from error
+        except OSError:
+            raise
+        except Exception as error:
+            path.unlink(missing_ok=True)
+            raise UsageError(
+                f"the network cannot be written as {kind} ({_short(error)}); try newer versions of onnx, "
+                "onnxscript and onnxruntime, or the other format."
+            ) from error
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _exported(network: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -78,28 +90,30 @@ def _exported(network: nn.Module, example: Tensor) -> torch.export.ExportedProgr
     return torch.export.export(network, (example,), dynamic_shapes=({0: batch},), strict=False)
 
 
-def _save_torch(network: nn.Module, example: Tensor, path: Path, metadata: dict[str, Any]) -> None:
-    torch.export.save(_exported(network, example), path, extra_files={METADATA: json.dumps(metadata)})
+def _save_torch(program: torch.export.ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
+    torch.export.save(program, path, extra_files={METADATA: json.dumps(metadata)})
 
 
-def _save_onnx(network: nn.Module, example: Tensor, path: Path, metadata: dict[str, Any]) -> None:
+def _save_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
     import onnx
 
-    program = torch.onnx.export(
-        _exported(network, example), input_names=["images"], output_names=["logits"], dynamo=True, verbose=False
-    )
-    assert program is not None
-    model = program.model_proto
+    made = torch.onnx.export(program, input_names=["images"], output_names=["logits"], dynamo=True, verbose=False)
+    assert made is not None
+    model = made.model_proto
     onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in metadata.items()})
     onnx.save(model, path)
 
 
 def _quantise(path: Path) -> None:
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    model = onnx.load(path)
+    # Notes of shapes in between, which go stale when the quantiser turns weights round, and stop older versions.
+    del model.graph.value_info[:]
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name
-        quantize_dynamic(path, made, weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(model, made, weight_type=QuantType.QInt8, per_channel=True)
         path.write_bytes(made.read_bytes())
 
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(UsageError, match=r"task is 3; give 0\.\.2"):
         plain_network(BY_TASK["table"](), 3)
     path = tmp_path / "odd.pt2"
-    with pytest.raises(UsageError, match="cannot be written as torch .* tensor operations only"):
+    with pytest.raises(UsageError, match="cannot be exported .* tensor operations only"):
         save(plain_network(baseline(Odd), 0), torch.rand(2, 1, 8, 8), path, {}, "torch")
     assert not path.exists()
     with pytest.raises(UsageError, match="int8 needs the format onnx"):

@@ -113,7 +113,7 @@ def _quantise(path: Path) -> None:
     del model.graph.value_info[:]
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / path.name
-        quantize_dynamic(model, made, weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(model, made, weight_type=QuantType.QUInt8)  # convolutions of signed weights run on few
         path.write_bytes(made.read_bytes())
 
 

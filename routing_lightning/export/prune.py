@@ -207,6 +207,7 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path) -> dict[str, tuple
             given[name] = config["model"]["init_args"][name]
     saved["hyper_parameters"] = given
     check_fits(config, given, saved["state_dict"])
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
     torch.save(saved, out)
     return dict(zip(routed_names(model.network), zip(before, after, strict=True), strict=True))
 

@@ -76,4 +76,4 @@ class WeightVector(nn.Module):
 
     def forward(self, x: Tensor, tasks: Tensor) -> Tensor:
         """The K scores for each of the N samples, (N, K)."""
-        return self.scores.expand(len(x), -1)
+        return self.scores.expand(x.shape[0], -1)  # len() would fix the number for torch.export

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from routing_lightning.errors import UsageError
@@ -44,7 +45,21 @@ def report(words: Sequence[str]) -> None:
     print(f"Report: {write_report(find_runs(options.runs), options.out)}")
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"plot": plot, "report": report}
+def later(name: str) -> Callable[[Sequence[str]], None]:
+    """A command of ``export``, imported when it is asked for: that package needs the command line itself."""
+
+    def run(words: Sequence[str]) -> None:
+        getattr(import_module("routing_lightning.export.commands"), name)(words)
+
+    return run
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "plot": plot,
+    "report": report,
+    "export": later("export"),
+    "prune": later("prune"),
+}
 
 
 def run_command(words: Sequence[str]) -> bool:

@@ -1,0 +1,118 @@
+"""A trained model from its checkpoint alone."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from routing_lightning.cli import CONFIG_KEY, SIZES, checkpoint_config
+from routing_lightning.datamodules import MultiTaskDataModule
+from routing_lightning.errors import UsageError
+from routing_lightning.modules import TaskClassifier
+from routing_lightning.parser import SentenceParser, one_sentence
+
+
+@dataclass
+class Trained:
+    """What a checkpoint holds, made again.
+
+    Attributes:
+        path: the checkpoint's file.
+        model: the model with its weights, in evaluation mode, on the host.
+        data: the datamodule of the run, not set up: its files need not be there.
+        image_shape: channels, height and width of the images.
+        config: the run's config as the checkpoint holds it.
+        checkpoint: all else in the file.
+    """
+
+    path: Path
+    model: TaskClassifier
+    data: MultiTaskDataModule
+    image_shape: tuple[int, int, int]
+    config: dict[str, Any]
+    checkpoint: dict[str, Any]
+
+
+def load_trained(path: str | Path) -> Trained:
+    """Makes model and datamodule again from a checkpoint of the command line.
+
+    Args:
+        path: the checkpoint; read with ``weights_only=True``.
+
+    Raises:
+        UsageError: if it cannot be read, or holds no config to make the model from.
+    """
+    text = checkpoint_config(str(path))  # the one door through which a config of a file may name classes to make
+    if text is None:
+        raise UsageError(
+            f"{path} holds no config (key {CONFIG_KEY}), from which the model would be made; give a checkpoint that "
+            "the command line wrote, or use the functions of routing_lightning.export in Python."
+        )
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    model, data, sizes = make(yaml.safe_load(text), checkpoint.get("hyper_parameters", {}))
+    model.load_state_dict(checkpoint["state_dict"])
+    shape = tuple(sizes["image_shape"])  # given or asked of the data
+    config = yaml.safe_load(checkpoint[CONFIG_KEY])
+    return Trained(Path(path), model.eval(), data, (shape[0], shape[1], shape[2]), config, checkpoint)
+
+
+def make(config: dict[str, Any], given: dict[str, Any]) -> tuple[TaskClassifier, MultiTaskDataModule, dict[str, Any]]:
+    """Makes model and datamodule of a config.
+
+    Args:
+        config: ``model`` and ``data`` of a run; all else is ignored.
+        given: values that the run had from elsewhere: the sizes, which the data tell.
+
+    Returns:
+        Model, datamodule and sizes; the model with fresh weights.
+
+    Raises:
+        UsageError: if it cannot be made.
+    """
+    sizes = {size: given[size] for size in SIZES if given.get(size) is not None}
+    try:
+        data = _instance("data", MultiTaskDataModule, config["data"])
+        assert isinstance(data, MultiTaskDataModule)
+        for size in SIZES:
+            sizes.setdefault(size, getattr(data, size))
+        of_model = {**config["model"], "init_args": {**(config["model"].get("init_args") or {}), **sizes}}
+        model = _instance("model", TaskClassifier, of_model)
+        assert isinstance(model, TaskClassifier)
+    except KeyError as error:
+        raise UsageError(f"the checkpoint's config has no {error}; give a checkpoint of the command line.") from error
+    return model, data, sizes
+
+
+def _instance(name: str, kind: type, values: Any) -> object:
+    parser = SentenceParser(exit_on_error=False)
+    parser.add_lightning_class_args(kind, name, subclass_mode=True)
+    try:
+        return parser.instantiate_classes(parser.parse_object({name: values}))[name]
+    except argparse.ArgumentError as error:
+        raise UsageError(f"the {name} of the checkpoint's config cannot be made: {one_sentence(str(error))}") from error
+
+
+def names_of(trained: Trained) -> tuple[list[str], list[list[str]]]:
+    """Names of the tasks, and of each task's classes.
+
+    They are the data's; where these are not there, tasks and classes are called by their numbers.
+    """
+    model, data = trained.model, trained.data
+    try:
+        data.setup("test")
+    except (UsageError, OSError):
+        numbers = [str(number) for number in range(model.num_classes)]
+        return [str(task) for task in range(model.num_tasks)], [list(numbers) for _ in range(model.num_tasks)]
+    return list(data.task_names), [list(names) for names in data.class_names]
+
+
+def moments_of(data: MultiTaskDataModule) -> tuple[Tensor, Tensor] | None:
+    """Factor and summand, (C, 1, 1) each, by which grey values 0..255 are normalised; None where only the data know."""
+    own = type(data).on_after_batch_transfer is MultiTaskDataModule.on_after_batch_transfer
+    if not own or not hasattr(data, "mean") or not hasattr(data, "std"):
+        return None
+    return data._scale_and_shift(torch.device("cpu"))

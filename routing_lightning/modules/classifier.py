@@ -99,7 +99,7 @@ class TaskClassifier(L.LightningModule):
         Args:
             checkpoint_path: the checkpoint.
             arguments: see Lightning.
-            trust: modules of yours that the checkpoint may name; what belongs to this package or to torch it may anyway.
+            trust: modules of yours that the checkpoint may name, beside this package and the libraries it is made of.
             options: see Lightning.
 
         Raises:

@@ -47,8 +47,8 @@ def made(network: NetworkMaker, image_shape: tuple[int, int, int], num_tasks: in
         name = getattr(network, "__name__", None) or type(network).__name__
         what = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UsageError(
-            f"the network {name} cannot be made from image_shape {list(image_shape)}, {num_tasks} tasks and {num_classes} "
-            f"classes ({what}); give a class that takes these three and holds routed layers, such as RoutingAllFC."
+            f"the network {name} cannot be made from image_shape {list(image_shape)}, {num_tasks} tasks and "
+            f"{num_classes} classes ({what}); give a class that takes these three and holds routed layers, such as RoutingAllFC."
         ) from error
     if not isinstance(body, nn.Module):
         raise UsageError(f"the network's maker gives a {type(body).__name__}; it must give a torch module.")

@@ -71,8 +71,8 @@ def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tu
     if unused:
         names = [name for name, module in body.named_modules() if any(module is layer for layer in unused)]
         raise UsageError(
-            f"{type(body).__name__} does not call its routed layers {', '.join(names)} with the example; remove them, or "
-            "let the network call them each time."
+            f"{type(body).__name__} does not call its routed layers {', '.join(names)} with the example; remove them, "
+            "or let the network call them each time."
         )
     return probing.calls, output[:1]
 
@@ -126,8 +126,8 @@ class Probing(OpenPass):
             raise UsageError(f"{where} gets a {type(x).__name__}; it takes one tensor and gives one.")
         if x.dim() < 1 or len(x) != self.samples:
             raise UsageError(
-                f"{where} gets activations {tuple(x.shape)} for {self.samples} samples; the first dimension must be the "
-                "batch."
+                f"{where} gets activations {tuple(x.shape)} for {self.samples} samples; the first dimension must be "
+                "the batch."
             )
         outputs: list[Tensor] = []
         for block in range(layer.blocks.num_blocks if self.thorough else 1):
@@ -142,8 +142,8 @@ class Probing(OpenPass):
                 ) from error
             if not isinstance(outputs[-1], Tensor):
                 raise UsageError(
-                    f"block {block} of {where} gives a {type(outputs[-1]).__name__}; a block takes one tensor and gives "
-                    "one."
+                    f"block {block} of {where} gives a {type(outputs[-1]).__name__}; a block takes one tensor and "
+                    "gives one."
                 )
             if given._version != version:
                 raise UsageError(

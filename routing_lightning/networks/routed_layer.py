@@ -83,8 +83,8 @@ def _pass_of(layer: RoutedLayer) -> Pass:
         found = found.outer
     if found is None:
         raise UsageError(
-            "a routed layer was called outside a pass of its routing network (gradient checkpointing around it does so, "
-            "too); call the RoutingNetwork that holds it, or take the network of one task with specialise(task)."
+            "a routed layer was called outside a pass of its routing network (gradient checkpointing around it does "
+            "so, too); call the RoutingNetwork that holds it, or take the network of one task with specialise(task)."
         )
     return found
 

@@ -1,6 +1,7 @@
 """Random changes of training images, in batches, with other chances for each image."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +33,12 @@ class Augmentation(nn.Module):
         return images
 
 
-def apply(transform: nn.Module, images: Tensor) -> Tensor:
+def apply(transform: Any, images: Tensor) -> Tensor:
     """One transform on a batch (B, C, H, W), with random numbers of its own for each image."""
     if type(transform) is v2.RandomHorizontalFlip:
-        return flipped(images, 3, float(transform.p))
+        return flipped(images, 3, transform.p)
     if type(transform) is v2.RandomVerticalFlip:
-        return flipped(images, 2, float(transform.p))
+        return flipped(images, 2, transform.p)
     if (
         type(transform) is v2.RandomCrop
         and transform.padding_mode == "constant"

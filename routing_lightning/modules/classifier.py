@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import TaskMetrics
+from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.noise import NoiseKeys
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -71,6 +72,7 @@ class TaskClassifier(L.LightningModule):
         self.make_optimizer = optimizer
         self.make_lr_scheduler = lr_scheduler
         self.lr_interval = lr_interval
+        self.label_mask: Tensor | None = None  # all tasks have all labels, unless the data say otherwise
         self.metrics = torch.nn.ModuleDict(
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
@@ -133,6 +135,28 @@ class TaskClassifier(L.LightningModule):
                 raise UsageError(
                     f"{option} of the model is {own} but the data has {needed}; set --model.init_args.{option}={needed}"
                 )
+
+        self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
+
+    # -- labels that a task does not have ------------------------------------------------------------------------------
+
+    def masked(self, logits: Tensor, tasks: Tensor) -> Tensor:
+        """Logits (N, C) with those at minus infinity that the samples' tasks (N,) do not have."""
+        if self.label_mask is None:
+            return logits
+        if self.label_mask.device != tasks.device:
+            self.label_mask = self.label_mask.to(tasks.device)
+        return mask_logits(logits, tasks, self.label_mask)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps which labels each task has."""
+        checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restores which labels each task has, for a model without its data."""
+        mask = checkpoint.get("label_mask")
+        if mask is not None:
+            self.label_mask = torch.tensor(mask)
 
     # -- optimizer -----------------------------------------------------------------------------------------------------
 

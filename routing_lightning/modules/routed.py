@@ -142,7 +142,8 @@ class RoutedClassifier(TaskClassifier):
         self, images: Tensor, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Trace]:
         """Logits (N, num_classes) and the trace of the routes."""
-        return self.network(images.to(self.dtype), tasks, explore=explore, generator=generator)
+        logits, trace = self.network(images.to(self.dtype), tasks, explore=explore, generator=generator)
+        return self.masked(logits, tasks), trace
 
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""

@@ -44,7 +44,7 @@ class SquareDecoder:
         # Pillow's decoders raise what they like for damaged files
         except Exception as error:
             # Pillow writes the path into some of its sentences
-            reason = str(error).replace(repr(str(path)), "").strip() or type(error).__name__
+            reason = str(error).replace(repr(str(path)), "").strip(" .") or type(error).__name__
             raise UsageError(reason) from error
 
     def _squared(self, picture: Image.Image) -> Image.Image:

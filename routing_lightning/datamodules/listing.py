@@ -213,7 +213,7 @@ def image_files(folder: Path) -> tuple[list[str], list[str]]:
         return [], []
     with os.scandir(folder) as entries:
         # a link that leads nowhere is a file that is missing, which is told later
-        names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and not entry.is_dir())
+        names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and not _is_folder(entry))
     endings = _endings()
     images = [name for name in names if os.path.splitext(name)[1].lower() in endings]
     return images, sorted(set(names) - set(images))
@@ -221,7 +221,14 @@ def image_files(folder: Path) -> tuple[list[str], list[str]]:
 
 def _folders(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith("."))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a circle
+        return False
 
 
 @cache

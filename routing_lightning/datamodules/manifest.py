@@ -47,8 +47,13 @@ def read_manifest(path: Path) -> Listing:
     count = len(table["path"])
     kept = [row for row in range(count) if all(table[name][row] for name in NEEDED)]
     notes = []
-    if len(kept) < count:
-        lines = [str(row + first_line) for row in sorted(set(range(count)) - set(kept))]
+    complete = set(kept)
+    lines = [
+        str(row + first_line)
+        for row in range(count)
+        if row not in complete and any(values[row] for values in columns)  # lines of nothing are no mistake
+    ]
+    if lines:
         notes.append(f"left out {some(lines, 'line', 'lines')} of {path} without a path, task or label")
     splits = [table[SPLIT][row].lower() for row in kept] if SPLIT in table else [""] * len(kept)
     unknown = [

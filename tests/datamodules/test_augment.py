@@ -1,0 +1,65 @@
+"""Augmentation in batches equals torchvision's transforms image by image, with random numbers of each image's own."""
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from routing_lightning.datamodules.augment import Augmentation
+
+IMAGES = torch.randint(0, 256, (400, 3, 6, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+LAST = IMAGES.contiguous(memory_format=torch.channels_last)
+
+
+def possible(transform: v2.Transform, image: torch.Tensor, draws: int = 400) -> set[bytes]:
+    """What torchvision makes of an image, over many draws."""
+    return {transform(image).numpy().tobytes() for _ in range(draws)}
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.RandomHorizontalFlip(),
+        v2.RandomVerticalFlip(0.5),
+        v2.RandomCrop(4),
+        v2.RandomCrop((6, 7), padding=1),
+        v2.RandomCrop((6, 7), padding=[1, 2], fill=9),
+        v2.RandomCrop((6, 7), padding=[1, 0, 2, 1]),
+        v2.RandomCrop((6, 7), padding=1, padding_mode="reflect"),
+        v2.RandomErasing(0.5, scale=(0.5, 0.5), ratio=(1, 1)),
+    ],
+    ids=lambda transform: str(transform)[:60],
+)
+@pytest.mark.parametrize("images", [IMAGES, LAST], ids=["NCHW", "NHWC"])
+def test_batches_give_what_torchvision_gives_and_all_of_it(transform, images):
+    torch.manual_seed(0)
+    image = images[:1]
+    batch = image.expand(400, -1, -1, -1).contiguous(memory_format=torch.preserve_format)
+    before = batch.clone()
+    results = {result.contiguous().numpy().tobytes() for result in Augmentation([transform])(batch)}
+    assert results == possible(transform, image[0])
+    assert len(results) > 1
+    assert torch.equal(batch, before)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_share_of_flips(p):
+    torch.manual_seed(0)
+    result = Augmentation([v2.RandomHorizontalFlip(p)])(IMAGES)
+    flipped = (result == IMAGES.flip(3)).flatten(1).all(1)
+    assert (flipped | (result == IMAGES).flatten(1).all(1)).all()
+    assert abs(float(flipped.float().mean()) - p) < 0.08
+
+
+def test_one_after_the_other_by_the_global_source():
+    augment = Augmentation([v2.RandomCrop(4), v2.RandomHorizontalFlip(), v2.ColorJitter(0.4)])
+    torch.manual_seed(1)
+    first = augment(LAST)
+    torch.manual_seed(1)
+    assert torch.equal(first, augment(LAST))
+    assert first.shape == (400, 3, 4, 4) and first.dtype == torch.uint8
+    assert not torch.equal(first, augment(LAST))
+
+
+def test_too_large_a_crop_is_told():
+    with pytest.raises(ValueError, match="takes 9 x 9 out of images of 6 x 7"):
+        Augmentation([v2.RandomCrop(9)])(IMAGES)

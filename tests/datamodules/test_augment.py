@@ -33,7 +33,7 @@ def possible(transform: v2.Transform, image: torch.Tensor, draws: int = 400) -> 
 def test_batches_give_what_torchvision_gives_and_all_of_it(transform, images):
     torch.manual_seed(0)
     image = images[:1]
-    batch = image.expand(400, -1, -1, -1).contiguous(memory_format=torch.preserve_format)
+    batch = torch.empty_like(images).copy_(image)
     before = batch.clone()
     results = {result.contiguous().numpy().tobytes() for result in Augmentation([transform])(batch)}
     assert results == possible(transform, image[0])

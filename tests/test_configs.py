@@ -56,7 +56,7 @@ def small_data(request: pytest.FixtureRequest, parts: tuple[str, ...]) -> list[s
         counts = ["--data.init_args.train_per_label=2", "--data.init_args.test_per_label=1"]
         return [f"--data.init_args.root={root}", *counts]
     if "FolderMTL" in text:
-        return [f"--data.init_args.root={request.getfixturevalue('cifar_tree') / 'cifar100'}"]
+        return [f"--data.init_args.root={request.getfixturevalue('cifar_tree')}"]
     return []
 
 

@@ -244,7 +244,8 @@ class TaskClassifier(L.LightningModule):
         metric.reset()
         self.log(f"{stage}/loss", loss)
         self.log(f"{stage}/acc", accuracies.nanmean(), prog_bar=True)
-        named = zip(self.task_names(), accuracies, strict=False)
+        # torchmetrics makes a number of the accuracy of a single task
+        named = zip(self.task_names(), accuracies.reshape(-1), strict=False)
         self.log_dict({f"{stage}/acc_task/{name}": value for name, value in named if not value.isnan()})
 
     # -- steps ---------------------------------------------------------------------------------------------------------

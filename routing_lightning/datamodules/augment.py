@@ -51,8 +51,11 @@ def apply(transform: Any, images: Tensor) -> Tensor:
 
 def flipped(images: Tensor, dim: int, p: float) -> Tensor:
     """Each image of (B, C, H, W) mirrored along ``dim`` with probability ``p``."""
-    chosen = torch.rand(len(images), device=images.device) < p
-    return torch.where(chosen.view(-1, 1, 1, 1), images.flip(dim), images)
+    count, device = len(images), images.device
+    chosen = torch.rand(count, device=device) < p
+    # both of each and then one row of them: torch.where takes four times as long on a CPU
+    both = torch.cat([images, images.flip(dim)]).permute(0, 2, 3, 1)
+    return both.index_select(0, torch.arange(count, device=device) + count * chosen).permute(0, 3, 1, 2)
 
 
 def cropped(images: Tensor, transform: v2.RandomCrop) -> Tensor:
@@ -64,8 +67,23 @@ def cropped(images: Tensor, transform: v2.RandomCrop) -> Tensor:
     if rows < 0 or columns < 0:
         raise ValueError(f"RandomCrop takes {height} x {width} out of images of {images.shape[2]} x {images.shape[3]}")
     device, count = images.device, len(images)
-    top = torch.randint(rows + 1, (count, 1), device=device) + torch.arange(height, device=device)
-    left = torch.randint(columns + 1, (count, 1), device=device) + torch.arange(width, device=device)
-    pixels = images.permute(0, 2, 3, 1)
-    which = torch.arange(count, device=device).view(-1, 1, 1)
-    return pixels[which, top[:, :, None], left[:, None, :]].permute(0, 3, 1, 2)
+    top = torch.randint(rows + 1, (count,), device=device)
+    left = torch.randint(columns + 1, (count,), device=device)
+    windows = windows_by_copies if device.type == "cpu" else windows_by_gather
+    return windows(images.permute(0, 2, 3, 1), top, left, height, width).permute(0, 3, 1, 2)
+
+
+def windows_by_copies(pixels: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
+    """A window of each image of (B, H, W, C), from (B,) places; fast on a CPU, as it copies rows of pixels at once."""
+    result = pixels.new_empty(len(pixels), height, width, pixels.shape[3])
+    for window, image, y, x in zip(result, pixels, top.tolist(), left.tolist(), strict=True):
+        window.copy_(image[y : y + height, x : x + width])
+    return result
+
+
+def windows_by_gather(pixels: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
+    """The same by one operation, without waiting for the device."""
+    which = torch.arange(len(pixels), device=pixels.device).view(-1, 1, 1)
+    ys = top.view(-1, 1, 1) + torch.arange(height, device=pixels.device).view(-1, 1)
+    xs = left.view(-1, 1, 1) + torch.arange(width, device=pixels.device)
+    return pixels[which, ys, xs]

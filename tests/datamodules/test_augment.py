@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from routing_lightning.datamodules.augment import Augmentation
+from routing_lightning.datamodules.augment import Augmentation, windows_by_copies, windows_by_gather
 
 IMAGES = torch.randint(0, 256, (400, 3, 6, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 LAST = IMAGES.contiguous(memory_format=torch.channels_last)
@@ -63,3 +63,11 @@ def test_one_after_the_other_by_the_global_source():
 def test_too_large_a_crop_is_told():
     with pytest.raises(ValueError, match="takes 9 x 9 out of images of 6 x 7"):
         Augmentation([v2.RandomCrop(9)])(IMAGES)
+
+
+def test_windows_are_the_same_by_copies_and_by_gather():
+    top, left = torch.arange(400) % 3, torch.arange(400) % 4
+    pixels = IMAGES.permute(0, 2, 3, 1)
+    windows = [make(pixels, top, left, 4, 3) for make in (windows_by_copies, windows_by_gather)]
+    assert torch.equal(*windows)
+    assert torch.equal(windows[0][5], pixels[5, 2:6, 1:4])

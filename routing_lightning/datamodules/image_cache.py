@@ -170,7 +170,7 @@ class ImageCache:
             digest.update(f"{self.decoder}\n".encode())
         for name in self.names:
             try:
-                status = (self.root / name).stat()
+                status = os.stat(os.path.join(self.root, name))  # pathlib's way takes longer than the disk
             except OSError as error:
                 raise UsageError(
                     f"the image {self.root / name} is missing: complete the images in {self.root}"

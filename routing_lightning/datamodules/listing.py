@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -113,7 +114,7 @@ def scan_folder(root: Path) -> Listing:
     """
     if not root.is_dir():
         raise UsageError(f"root {root} is no folder: set root to the folder that holds one folder per task")
-    tasks = _folders(root)
+    tasks = folder_contents(root).folders
     if not tasks:
         raise UsageError(f"root {root} holds no folders, but must hold one folder per task: set root, or a manifest")
     if len(tasks) > 1 and set(tasks) <= set(PARTS):
@@ -138,53 +139,52 @@ class _Scan:
         self.parts: list[int] = []
         self.no_images: list[str] = []
         self.empty: list[str] = []
+        self.beside: list[str] = folder_contents(root).images
+        self.deeper: list[str] = []
 
     def add_task(self, task: str) -> None:
         """Adds the images of a task, whichever layout it has."""
-        loose = image_files(self.root / task)[0]
-        folders = _folders(self.root / task)
+        loose, _, folders = folder_contents(self.root / task)
         if loose:
             raise UsageError(
                 f"{self.root / task} holds {some(loose, 'image', 'images')} that stand in no folder of a label: the "
                 "layout is <task>/<label>/* or <task>/<split>/<label>/*, so move them, set root to the folder above "
                 "if this folder is a label, or write a manifest"
             )
+        found = {name: folder_contents(self.root / task / name) for name in folders}
         if not folders:
             self.empty.append(task)
         elif set(folders) <= set(PARTS):
-            for part in folders:
-                if image_files(self.root / task / part)[0]:
+            for part, contents in found.items():
+                if contents.images:
                     raise UsageError(
                         f"{self.root / task / part} holds images, but a folder of a split must hold one folder per "
                         "label: move them there, or write a manifest if this is the name of a label"
                     )
-                for label in _folders(self.root / task / part):
-                    self._add(task, label, f"{task}/{part}/{label}", PARTS.index(part))
+                for label in contents.folders:
+                    prefix = f"{task}/{part}/{label}"
+                    self._add(task, label, prefix, PARTS.index(part), folder_contents(self.root / prefix))
         else:
-            self._check_depth(task, folders)
-            for label in folders:
-                self._add(task, label, f"{task}/{label}", DRAWN)
+            self._check_depth(task, found)
+            for label, contents in found.items():
+                self._add(task, label, f"{task}/{label}", DRAWN, contents)
 
-    def _check_depth(self, task: str, folders: list[str]) -> None:
+    def _check_depth(self, task: str, found: dict[str, "Contents"]) -> None:
         """Refuses a split of another name, and folders deeper than labels, rather than miss their images."""
-        deeper = [
-            name
-            for name in folders
-            if not image_files(self.root / task / name)[0] and _folders(self.root / task / name)
-        ]
-        splits = [name for name in folders if name in PARTS and name in deeper]
+        deeper = [name for name, contents in found.items() if contents.folders and not contents.images]
         unknown = [name for name in deeper if name not in PARTS]
-        if splits or unknown:
-            names = [f"{task}/{name}" for name in unknown or [name for name in folders if name not in splits]]
+        if deeper:
+            names = [f"{task}/{name}" for name in unknown or [name for name in found if name not in deeper]]
             raise UsageError(
                 f"{self.root} has {some(names, 'folder', 'folders')} that fit neither <task>/<label>/* nor "
                 f"<task>/<split>/<label>/*: a split is called {', '.join(PARTS[:-1])} or {PARTS[-1]}, and all folders "
                 "of a task are splits or all are labels; rename or move them"
             )
 
-    def _add(self, task: str, label: str, prefix: str, part: int) -> None:
-        names, others = image_files(self.root / prefix)
-        self.no_images += [f"{prefix}/{name}" for name in others]
+    def _add(self, task: str, label: str, prefix: str, part: int, contents: "Contents") -> None:
+        names = contents.images
+        self.no_images += [f"{prefix}/{name}" for name in contents.others]
+        self.deeper += [f"{prefix}/{name}" for name in contents.folders]
         if not names:
             self.empty.append(prefix)
         self.paths += [f"{prefix}/{name}" for name in names]
@@ -193,12 +193,18 @@ class _Scan:
         self.parts += [part] * len(names)
 
     def notes(self) -> list[str]:
-        notes = []
-        if self.empty:
-            notes.append(f"left out {some(self.empty, 'folder', 'folders')} of {self.root} without images")
-        if self.no_images:
-            notes.append(f"left out {some(self.no_images, 'file', 'files')} of {self.root} that are no images by name")
-        return notes
+        """Sentences about what was passed over."""
+        passed_over = (
+            (self.empty, "folder", "folders", "without images"),
+            (self.deeper, "folder", "folders", "that stand inside those of labels"),
+            (self.no_images, "file", "files", "that are no images by name"),
+            (self.beside, "image", "images", "that stand beside the tasks"),
+        )
+        return [
+            f"left out {some(names, one, many)} of {self.root} {reason}"
+            for names, one, many, reason in passed_over
+            if names
+        ]
 
 
 def some(names: Sequence[str], one: str, many: str) -> str:
@@ -207,21 +213,36 @@ def some(names: Sequence[str], one: str, many: str) -> str:
     return f"{len(names)} {one if len(names) == 1 else many} ({listed})"
 
 
-def image_files(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the files in a folder, sorted, hidden ones passed over: those of images, and all others."""
-    if not folder.is_dir():
-        return [], []
-    with os.scandir(folder) as entries:
-        # a link that leads nowhere is a file that is missing, which is told later
-        names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and not _is_folder(entry))
+class Contents(NamedTuple):
+    """Names in a folder, sorted, without hidden ones.
+
+    Attributes:
+        images: files that are images by their endings.
+        others: all other files.
+        folders: folders, or links to them.
+    """
+
+    images: list[str]
+    others: list[str]
+    folders: list[str]
+
+
+def folder_contents(folder: Path) -> Contents:
+    """What is in a folder."""
     endings = _endings()
-    images = [name for name in names if os.path.splitext(name)[1].lower() in endings]
-    return images, sorted(set(names) - set(images))
-
-
-def _folders(folder: Path) -> list[str]:
+    contents = Contents([], [], [])
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith("."))
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if _is_folder(entry):
+                contents.folders.append(entry.name)
+            # a link that leads nowhere is a file that is missing, which is told later
+            elif os.path.splitext(entry.name)[1].lower() in endings:
+                contents.images.append(entry.name)
+            else:
+                contents.others.append(entry.name)
+    return Contents(*(sorted(names) for names in contents))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

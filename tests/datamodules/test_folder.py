@@ -152,11 +152,15 @@ def test_hidden_files_other_files_upper_case_and_non_ascii(tmp_path):
         (root / "größe" / "ä" / f"{i}.txt").write_text("")
     (root / "größe" / "empty").mkdir()
     (root / "nothing").mkdir()
+    save(root / "größe" / "ß" / "more" / "a.png")
+    save(root / "a.png")
     datamodule, told = notes(root)
     assert datamodule.task_names == ["größe"] and datamodule.class_names == [["ß", "ä"]]
     assert sum(len(getattr(datamodule, f"{part}_dataset")) for part in PARTS) == 8
     assert "2 folders (größe/empty, nothing) of" in told and "without images" in told
     assert "7 files (größe/ä/0.txt, größe/ä/1.txt, größe/ä/2.txt, größe/ä/3.txt, größe/ä/4.txt, ...)" in told
+    assert "1 folder (größe/ß/more) of" in told and "inside those of labels" in told
+    assert "1 image (a.png) of" in told and "beside the tasks" in told
 
 
 def test_names_composed_or_apart_are_one(tmp_path):

@@ -1,9 +1,12 @@
 """Augmentation in batches equals torchvision's transforms image by image, with random numbers of each image's own."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torchvision.transforms import v2
 
+from routing_lightning.datamodules import FolderMTLDataModule
 from routing_lightning.datamodules.augment import Augmentation, windows_by_copies, windows_by_gather
 
 IMAGES = torch.randint(0, 256, (400, 3, 6, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -71,3 +74,27 @@ def test_windows_are_the_same_by_copies_and_by_gather():
     windows = [make(pixels, top, left, 4, 3) for make in (windows_by_copies, windows_by_gather)]
     assert torch.equal(*windows)
     assert torch.equal(windows[0][5], pixels[5, 2:6, 1:4])
+
+
+def stand_in_trainer(training: bool = True, epoch: int = 0, rank: int = 0, batch: int = 0) -> SimpleNamespace:
+    progress = SimpleNamespace(current=SimpleNamespace(ready=batch))
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
+    return SimpleNamespace(training=training, current_epoch=epoch, global_rank=rank, fit_loop=loop)
+
+
+def test_training_alone_is_changed_by_noise_of_epoch_process_and_batch():
+    datamodule = FolderMTLDataModule("none", image_size=6, augment=[v2.RandomCrop(6, padding=2)])
+    datamodule.mean, datamodule.std = (0.0,) * 3, (1.0,) * 3
+
+    def images(**state: int) -> torch.Tensor:
+        datamodule.trainer = stand_in_trainer(**state)
+        squares = LAST[:, :, :, :6]
+        return datamodule.on_after_batch_transfer((squares, torch.zeros(400), torch.zeros(400)), 0)[0]
+
+    plain = LAST[:, :, :, :6] / 255
+    torch.testing.assert_close(images(training=False), plain)
+    first = images()
+    torch.rand(3)
+    assert torch.equal(first, images())
+    for other in (plain, images(epoch=1), images(rank=1), images(batch=1)):
+        assert first.shape == other.shape and not torch.equal(first, other)

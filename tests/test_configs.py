@@ -55,6 +55,8 @@ def small_data(request: pytest.FixtureRequest, parts: tuple[str, ...]) -> list[s
         root = request.getfixturevalue("mini_imagenet_root")
         counts = ["--data.init_args.train_per_label=2", "--data.init_args.test_per_label=1"]
         return [f"--data.init_args.root={root}", *counts]
+    if "FolderMTL" in text:
+        return [f"--data.init_args.root={request.getfixturevalue('cifar_tree')}"]
     return []
 
 

@@ -14,6 +14,8 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 class PredictionTable(BasePredictionWriter):
     """Writes ``predictions.csv`` beside the logs: index, task, label and prediction of each sample, by name.
 
+    Where the datamodule has ``test_columns``, texts by name for each sample, these columns follow.
+
     With several processes the first one writes the samples of all.
     """
 
@@ -42,12 +44,18 @@ class PredictionTable(BasePredictionWriter):
         )
         data = getattr(trainer, "datamodule", None)
         task_names, class_names = getattr(data, "task_names", None), getattr(data, "class_names", None)
+        columns = {
+            name: values
+            for name, values in (getattr(data, "test_columns", None) or {}).items()
+            if name not in ("index", "task", "label", "prediction")
+        }
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "predictions.csv", "w", newline="") as file:
+        with open(folder / "predictions.csv", "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             writer = csv.writer(file)
-            writer.writerow(["index", "task", "label", "prediction"])
+            writer.writerow(["index", "task", "label", "prediction", *columns])
             for index, row in enumerate(zip(task, label, prediction, strict=True)):
                 names = class_names[row[0]] if class_names else None
                 labels = [names[value] if names and value < len(names) else value for value in row[1:]]
-                writer.writerow([index, task_names[row[0]] if task_names else row[0], *labels])
+                further = [values[index] for values in columns.values()]
+                writer.writerow([index, task_names[row[0]] if task_names else row[0], *labels, *further])
         print(f"Predictions: {folder / 'predictions.csv'}")

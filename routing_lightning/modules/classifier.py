@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import TaskMetrics
+from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
 from routing_lightning.noise import NoiseKeys
@@ -82,6 +83,7 @@ class TaskClassifier(L.LightningModule):
         self.make_optimizer = optimizer
         self.make_lr_scheduler = lr_scheduler
         self.lr_interval = lr_interval
+        self.label_mask: Tensor | None = None  # all tasks have all labels, unless the data say otherwise
         self.metrics = torch.nn.ModuleDict(
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
@@ -173,6 +175,18 @@ class TaskClassifier(L.LightningModule):
             # A model for more tasks than the data has is allowed, but the Trainer logs one number of each name.
             if option in getattr(data, "hparams", {}) and data.hparams[option] != own:  # type: ignore[union-attr]
                 getattr(self, "_hparams_initial", {}).pop(option, None)
+
+        self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
+
+    # -- labels that a task does not have ------------------------------------------------------------------------------
+
+    def masked(self, logits: Tensor, tasks: Tensor) -> Tensor:
+        """Logits (N, C) with those at minus infinity that the samples' tasks (N,) do not have."""
+        if self.label_mask is None:
+            return logits
+        if self.label_mask.device != tasks.device:
+            self.label_mask = self.label_mask.to(tasks.device)
+        return mask_logits(logits, tasks, self.label_mask)
 
     # -- optimizer -----------------------------------------------------------------------------------------------------
 
@@ -283,8 +297,9 @@ class TaskClassifier(L.LightningModule):
         """Adds what a resumed run needs and Lightning does not keep.
 
         That is: what of the epoch is done, the training metrics so far, gradients whose step is still to come, the
-        metrics that callbacks and schedulers look at, and the seed if none was chosen.
+        metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels each task has.
         """
+        checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
         counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
         state: dict[str, Any] = {
             "milestones": self.milestones.state(),
@@ -302,6 +317,8 @@ class TaskClassifier(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Makes Lightning go on at the very place; the rest waits for the start of the training."""
+        mask = checkpoint.get("label_mask")
+        self.label_mask = None if mask is None else torch.tensor(mask)
         state = checkpoint.get(KEY)
         self.restored = state
         if state is not None and "loops" in checkpoint:

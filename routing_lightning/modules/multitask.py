@@ -89,7 +89,8 @@ class MultiTaskClassifier(TaskClassifier):
         """
         images = self.normalise(images).to(self.dtype)
         output = self.network(self.features(images) if self.shared_features else self.features(images, tasks), tasks)
-        return output if isinstance(output, tuple) else (output, None)
+        logits, auxiliary = output if isinstance(output, tuple) else (output, None)
+        return self.masked(logits, tasks), auxiliary
 
     def forward(self, images: Tensor, tasks: Tensor) -> Tensor:
         """Logits: images (N, C, H, W), tasks (N,) -> (N, num_classes)."""

@@ -48,7 +48,8 @@ def made(network: NetworkMaker, image_shape: tuple[int, int, int], num_tasks: in
         what = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UsageError(
             f"the network {name} cannot be made from image_shape {list(image_shape)}, {num_tasks} tasks and "
-            f"{num_classes} classes ({what}); give a class that takes these three and holds routed layers, such as RoutingAllFC."
+            f"{num_classes} classes ({what}); give a class that takes these three and holds routed layers, such as "
+            "RoutingAllFC."
         ) from error
     if not isinstance(body, nn.Module):
         raise UsageError(f"the network's maker gives a {type(body).__name__}; it must give a torch module.")
@@ -185,7 +186,9 @@ class RoutedClassifier(TaskClassifier):
         self, images: Tensor, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Trace]:
         """Logits (N, num_classes) and the trace of the routes."""
-        return self.network(self.normalise(images).to(self.dtype), tasks, explore=explore, generator=generator)
+        pixels = self.normalise(images).to(self.dtype)
+        logits, trace = self.network(pixels, tasks, explore=explore, generator=generator)
+        return self.masked(logits, tasks), trace
 
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""

@@ -1,0 +1,132 @@
+"""Tables of labelled images: CSV or Parquet with the columns path, task, label and split."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from routing_lightning.datamodules.listing import DRAWN, PARTS, Listing, listing_of, some
+from routing_lightning.errors import UsageError
+
+NEEDED = ("path", "task", "label")
+SPLIT = "split"
+
+
+def read_manifest(path: Path) -> Listing:
+    """Reads a table of labelled images; one line says that an image has a label in a task.
+
+    The columns are path, task, label and, where the split is given, split: train, val, test, or nothing where it is to
+    be drawn. Columns may stand in any order; further ones are kept as text. A CSV file is UTF-8, with commas, or
+    semicolons or tabs if its first line has no comma. Spaces around values count for nothing. Lines without a path,
+    task or label are left out and counted.
+
+    Args:
+        path: file whose name ends in .csv, .tsv, .txt or .parquet.
+
+    Raises:
+        UsageError: if the file cannot be read, a column is missing, a split is unknown, or a task has a single label;
+            also if it is Parquet and pyarrow is not installed.
+    """
+    if not path.is_file():
+        raise UsageError(f"manifest {path} is no file: give a CSV or Parquet file")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        names, columns = _read_parquet(path)
+        first_line = 1
+    elif path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        names, columns = _read_csv(path)
+        first_line = 2  # as an editor counts
+    else:
+        raise UsageError(f"manifest {path} ends in {path.suffix or 'nothing'}, but must be .csv or .parquet: rename it")
+    missing = [name for name in NEEDED if name not in names]
+    if missing:
+        raise UsageError(
+            f"manifest {path} has the columns {', '.join(names) or 'none'}, but needs {', '.join(NEEDED)} and, where "
+            f"the split is given, {SPLIT}: add {', '.join(missing)} to its first line"
+        )
+    table = dict(zip(names, columns, strict=True))
+    count = len(table["path"])
+    kept = [row for row in range(count) if all(table[name][row] for name in NEEDED)]
+    notes = []
+    complete = set(kept)
+    lines = [
+        str(row + first_line)
+        for row in range(count)
+        if row not in complete and any(values[row] for values in columns)  # lines of nothing are no mistake
+    ]
+    if lines:
+        notes.append(f"left out {some(lines, 'line', 'lines')} of {path} without a path, task or label")
+    splits = [table[SPLIT][row].lower() for row in kept] if SPLIT in table else [""] * len(kept)
+    unknown = [
+        f"{split!r} in line {row + first_line}"
+        for row, split in zip(kept, splits, strict=True)
+        if split and split not in PARTS
+    ]
+    if unknown:
+        raise UsageError(
+            f"manifest {path} has {some(unknown, 'split', 'splits')} other than {', '.join(PARTS)}: correct them, or "
+            "leave them empty where the split is to be drawn"
+        )
+    path_column, tasks, labels = ([table[name][row] for row in kept] for name in NEEDED)
+    further = {
+        name: [values[row] for row in kept] for name, values in table.items() if name and name not in (*NEEDED, SPLIT)
+    }
+    parts = [PARTS.index(split) if split else DRAWN for split in splits]
+    return listing_of(path, path_column, tasks, labels, parts, further, notes)
+
+
+Columns = tuple[list[str], Sequence[list[str]]]
+
+
+def _read_csv(path: Path) -> Columns:
+    """Names and columns; utf-8-sig, since spreadsheets put a byte order mark in front."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"manifest {path} is no UTF-8 text ({error}): save it as CSV in UTF-8") from error
+    first = text.partition("\n")[0]
+    separator = next((sign for sign in ",;\t" if sign in first), ",")
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+    except csv.Error as error:
+        raise UsageError(f"manifest {path} is no table ({error}): save it as CSV in UTF-8") from error
+    names = [name.strip().lower() for name in lines[0]] if lines else []
+    _check_names(path, names)
+    uneven = [str(number) for number, line in enumerate(lines[1:], start=2) if any(line) and len(line) != len(names)]
+    if uneven:
+        raise UsageError(
+            f"manifest {path} has {some(uneven, 'line', 'lines')} with another number of values than its first line "
+            f"({len(names)}): put values that hold a {separator!r} in double quotes"
+        )
+    # lines of nothing stay, as nothing, so that lines are numbered as an editor does
+    rows = [[value.strip() for value in line] if any(line) else [""] * len(names) for line in lines[1:]]
+    while rows and not any(rows[-1]):
+        rows.pop()
+    return names, [[row[column] for row in rows] for column in range(len(names))]
+
+
+def _read_parquet(path: Path) -> Columns:
+    """Names and columns, all values as text, missing ones as nothing."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise UsageError(
+            f"manifest {path} is Parquet, which needs pyarrow: pip install 'routing-lightning[parquet]', or save it "
+            "as CSV"
+        ) from error
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ArrowException) as error:
+        raise UsageError(f"manifest {path} is no Parquet file ({error}): write it again, or save it as CSV") from error
+    names = [name.strip().lower() for name in table.column_names]
+    _check_names(path, names)
+    columns = [
+        ["" if value is None or value != value else str(value).strip() for value in column.to_pylist()]
+        for column in table.columns
+    ]
+    return names, columns
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    double = sorted({name for name in names if name and names.count(name) > 1})
+    if double:
+        raise UsageError(f"manifest {path} has more than one column {', '.join(double)}: rename or remove all but one")

@@ -65,7 +65,7 @@ class RouteRecorder(L.Callback):
         self.num_actions = np.zeros(0, np.int64)
         self.num_blocks = np.zeros(0, np.int64)
         self.thinned = 0  # how often snapshots became half as frequent
-        self.charts: dict[str, dict[str, list]] = {}
+        self.charts: dict[str, dict[str, list[Any]]] = {}
         self._snapshots: list[Snapshot] = []
         self._pending = np.zeros((0, 0, 0), np.int64)  # counts since the last snapshot
         self._buffer: list[tuple[Tensor, Tensor]] = []  # tasks and actions of batches not counted yet

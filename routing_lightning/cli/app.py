@@ -26,7 +26,7 @@ from routing_lightning.callbacks import (
 )
 from routing_lightning.callbacks.predictions import PredictionTable
 from routing_lightning.cli import checkpoints, folders, tables
-from routing_lightning.cli.checkpoints import CONFIG_KEY
+from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES
 from routing_lightning.cli.progress import NarrowProgressBar
 from routing_lightning.cli.quiet import keep_quiet
 from routing_lightning.cli.threads import set_threads
@@ -36,9 +36,6 @@ from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.parser import SentenceParser
 from routing_lightning.trust import LIBRARIES
-
-# What a model gets from its data, by the names that both have for it.
-SIZES = ("num_tasks", "num_classes", "image_shape")
 
 # What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
 RECORD = tuple(

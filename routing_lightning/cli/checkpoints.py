@@ -13,6 +13,9 @@ from routing_lightning.trust import Trust
 CONFIG_KEY = "routing_lightning_config"
 """Key of a checkpoint below which the config of its run lies, as YAML text."""
 
+SIZES = ("num_tasks", "num_classes", "image_shape")
+"""What a model gets from its data, by the names that both have for it."""
+
 PARTS = ("seed_everything", "threads", "model", "data")
 """What is taken from a checkpoint's config."""
 

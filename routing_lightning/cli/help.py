@@ -20,6 +20,8 @@ COMMANDS = {
     "predict": "write the predictions of a checkpoint on the test set as a table",
     "plot": "draw what the router of a run learned, as PNG and SVG",
     "report": "write one HTML page about runs",
+    "export": "write the network of each task as a file that needs nothing of this package",
+    "prune": "write a checkpoint without the blocks that no task uses",
     "methods": "list the configs: jobs, data, methods, networks",
     "options": "options of a class, such as: options WPL",
     "doctor": "what is installed, which devices and data there are, and what is missing",

@@ -3,12 +3,21 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from routing_lightning import __version__
 from routing_lightning.cli.threads import wait_passively
 from routing_lightning.cli.words import TRAINER_COMMANDS, Words
 from routing_lightning.errors import UsageError
+
+READERS = {
+    "plot": "routing_lightning.report.commands",
+    "report": "routing_lightning.report.commands",
+    "export": "routing_lightning.export.commands",
+    "prune": "routing_lightning.export.commands",
+}
+"""Commands that read what runs left, and where their functions of the same name are."""
 
 if TYPE_CHECKING:
     from routing_lightning.cli.app import RoutingCLI
@@ -54,10 +63,8 @@ def run_quick(words: list[str]) -> bool:
     from routing_lightning.cli import help as texts
 
     command = words[0] if words else ""
-    if command in ("plot", "report"):
-        from routing_lightning.report.commands import COMMANDS
-
-        COMMANDS[command](words[1:])
+    if command in READERS:
+        getattr(import_module(READERS[command]), command)(words[1:])
         return True
     if command in texts.QUICK:
         texts.QUICK[command](words[1:])

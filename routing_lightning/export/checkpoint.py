@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ def export_checkpoint(
     kind: Format = "torch",
     int8: bool = False,
     given: Input = "uint8",
+    trust: Sequence[str] = (),
 ) -> list[Exported]:
     """Writes the plain network of one task, or of each, and a manifest.
 
@@ -66,6 +67,7 @@ def export_checkpoint(
         kind: ``"torch"`` or ``"onnx"``.
         int8: store weights as 8-bit integers, with ONNX only; logits then differ.
         given: what the network takes: ``"uint8"`` images, 0 to 255, or ``"float"``, the same divided by 255.
+        trust: modules of yours that the checkpoint may name.
 
     Returns:
         What was written, task by task.
@@ -74,7 +76,7 @@ def export_checkpoint(
         UsageError: if the checkpoint cannot be read, there is no such task, the network cannot be written so, or a file
             does not give what the model gives.
     """
-    trained = load_trained(checkpoint)
+    trained = load_trained(checkpoint, trust)
     names, classes = names_of(trained)
     chosen = range(len(names)) if task == "all" else [task_number(task, names)]
     folder = Path(out)
@@ -84,7 +86,7 @@ def export_checkpoint(
     written, entries = [], []
     for number in chosen:
         network = TaskNetwork(
-            plain_network(trained.model, number), len(classes[number]), moments_of(trained.data), given
+            plain_network(trained.model, number), len(classes[number]), moments_of(trained.model), given
         )
         metadata = metadata_of(trained, number, names[number], classes[number], network, given)
         path = folder / f"{files[number]}{SUFFIXES[kind]}"

@@ -10,6 +10,8 @@ from rich.table import Table
 from routing_lightning.export.checkpoint import MANIFEST, Exported, export_checkpoint
 from routing_lightning.export.prune import prune_checkpoint
 
+TRUST_HELP = "a module of yours that the checkpoint may name; may be given several times"
+
 
 def export(words: Sequence[str]) -> None:
     """Writes a network per task: ``export CKPT --out DIR [--task NAME] [--format torch|onnx] [--int8]``."""
@@ -30,9 +32,10 @@ def export(words: Sequence[str]) -> None:
         default="uint8",
         help="what the network takes: images of 0 to 255, or the same divided by 255; normalisation is inside",
     )
+    parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
     options = parser.parse_args(words)
     written = export_checkpoint(
-        options.checkpoint, options.out, options.task, options.format, options.int8, options.input
+        options.checkpoint, options.out, options.task, options.format, options.int8, options.input, options.trust
     )
     Console().print(table_of(written))
     print(f"{len(written)} networks and {MANIFEST} in {options.out}")
@@ -45,8 +48,9 @@ def prune(words: Sequence[str]) -> None:
     )
     parser.add_argument("checkpoint", metavar="CKPT", type=Path, help="checkpoint of a run")
     parser.add_argument("--out", required=True, type=Path, metavar="NEW", help="the new checkpoint")
+    parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
     options = parser.parse_args(words)
-    layers = prune_checkpoint(options.checkpoint, options.out)
+    layers = prune_checkpoint(options.checkpoint, options.out, options.trust)
     table = Table("routed layer", "blocks before", "blocks after", title="Pruned network")
     for name, (before, after) in layers.items():
         table.add_row(name, str(before), str(after))

@@ -1,15 +1,15 @@
 """A trained model from its checkpoint alone."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from torch import Tensor
 
-from routing_lightning.cli import CONFIG_KEY, SIZES, checkpoint_config
+from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES, config_of, load
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
@@ -37,27 +37,28 @@ class Trained:
     checkpoint: dict[str, Any]
 
 
-def load_trained(path: str | Path) -> Trained:
+def load_trained(path: str | Path, trust: Sequence[str] = ()) -> Trained:
     """Makes model and datamodule again from a checkpoint of the command line.
 
     Args:
         path: the checkpoint; read with ``weights_only=True``.
+        trust: modules of yours that it may name, beside this package and the libraries it is made of.
 
     Raises:
         UsageError: if it cannot be read, or holds no config to make the model from.
     """
-    text = checkpoint_config(str(path))  # the one door through which a config of a file may name classes to make
-    if text is None:
+    config = config_of(Path(path), trust, set())  # the one door through which a file may name classes to make
+    if config is None:
         raise UsageError(
             f"{path} holds no config (key {CONFIG_KEY}), from which the model would be made; give a checkpoint that "
             "the command line wrote, or use the functions of routing_lightning.export in Python."
         )
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    model, data, sizes = make(yaml.safe_load(text), checkpoint.get("hyper_parameters", {}))
+    checkpoint = load(Path(path))
+    model, data, sizes = make(config, checkpoint.get("hyper_parameters", {}))
     model.load_state_dict(checkpoint["state_dict"])
     shape = tuple(sizes["image_shape"])  # given or asked of the data
-    config = yaml.safe_load(checkpoint[CONFIG_KEY])
-    return Trained(Path(path), model.eval(), data, (shape[0], shape[1], shape[2]), config, checkpoint)
+    whole = yaml.safe_load(checkpoint[CONFIG_KEY])
+    return Trained(Path(path), model.eval(), data, (shape[0], shape[1], shape[2]), whole, checkpoint)
 
 
 def make(config: dict[str, Any], given: dict[str, Any]) -> tuple[TaskClassifier, MultiTaskDataModule, dict[str, Any]]:
@@ -110,9 +111,7 @@ def names_of(trained: Trained) -> tuple[list[str], list[list[str]]]:
     return list(data.task_names), [list(names) for names in data.class_names]
 
 
-def moments_of(data: MultiTaskDataModule) -> tuple[Tensor, Tensor] | None:
+def moments_of(model: TaskClassifier) -> tuple[Tensor, Tensor] | None:
     """Factor and summand, (C, 1, 1) each, by which grey values 0..255 are normalised; None where only the data know."""
-    own = type(data).on_after_batch_transfer is MultiTaskDataModule.on_after_batch_transfer
-    if not own or not hasattr(data, "mean") or not hasattr(data, "std"):
-        return None
-    return data._scale_and_shift(torch.device("cpu"))
+    known = model.normalise
+    return (known.scale.clone(), known.shift.clone()) if known.known else None

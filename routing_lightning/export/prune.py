@@ -9,7 +9,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from routing_lightning.cli import CONFIG_KEY
+from routing_lightning.cli.checkpoints import CONFIG_KEY
 from routing_lightning.errors import UsageError
 from routing_lightning.export.load import Trained, load_trained, make
 from routing_lightning.modules import RoutedClassifier
@@ -165,7 +165,7 @@ def columns(table: Tensor, actions: Sequence[Sequence[int]]) -> Tensor:
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def prune_checkpoint(checkpoint: str | Path, out: str | Path) -> dict[str, tuple[int, int]]:
+def prune_checkpoint(checkpoint: str | Path, out: str | Path, trust: Sequence[str] = ()) -> dict[str, tuple[int, int]]:
     """Writes a checkpoint without the blocks that no task uses; training goes on from it with ``--ckpt_path``.
 
     Optimizer states of what stays are kept, where the optimizer has one group of parameters; else they begin anew. The
@@ -174,6 +174,7 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path) -> dict[str, tuple
     Args:
         checkpoint: a checkpoint of the command line.
         out: the new file.
+        trust: modules of yours that the checkpoint may name.
 
     Returns:
         For each routed layer, by its name, the number of blocks before and after.
@@ -181,7 +182,7 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path) -> dict[str, tuple
     Raises:
         UsageError: if it cannot be pruned; the sentence says why.
     """
-    trained = load_trained(checkpoint)
+    trained = load_trained(checkpoint, trust)
     model = trained.model
     if not isinstance(model, RoutedClassifier):
         raise UsageError(f"{type(model).__name__} has no routed blocks to drop; prune a RoutedClassifier.")

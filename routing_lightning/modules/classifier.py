@@ -280,12 +280,13 @@ class TaskClassifier(L.LightningModule):
 
     def batches_done(self) -> int:
         """Training batches since the run began, without one under way."""
-        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed  # type: ignore[attr-defined]
+        progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        return int(progress.processed)
 
     def within_step(self) -> bool:
         """Whether a training step is under way, which a resumed run does anew."""
         progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
-        return progress.started > progress.processed
+        return bool(progress.started > progress.processed)
 
     def is_accumulating(self) -> bool:
         """Whether the gradients are those of batches whose optimizer step is still to come."""

@@ -212,7 +212,7 @@ class ModuleBlocks(Blocks):
         super().__init__(len(modules), in_features, out_features)
         for part in (part for module in modules for part in module.modules()):
             if getattr(part, "inplace", False) is True:
-                part.inplace = False
+                part.inplace = False  # type: ignore[assignment]
         self.blocks = nn.ModuleList(for_few_values(module) for module in modules)
 
     def apply_route(self, x: Tensor, route: Route) -> Tensor:

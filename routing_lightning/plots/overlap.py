@@ -24,7 +24,7 @@ def overlap(shares: np.ndarray) -> np.ndarray:
         (T, T) symmetric, in [0, 1].
     """
     shares = np.asarray(shares, np.float64)
-    return np.mean([shares[:, depth] @ shares[:, depth].T for depth in range(shares.shape[1])], axis=0)
+    return np.asarray(np.mean([shares[:, depth] @ shares[:, depth].T for depth in range(shares.shape[1])], axis=0))
 
 
 def cluster_order(values: np.ndarray) -> np.ndarray:

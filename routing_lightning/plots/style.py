@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -57,7 +58,7 @@ _RC = {
 }
 
 
-def look() -> matplotlib.RcParams | dict:
+def look() -> matplotlib.RcParams | dict[str, Any]:
     """The settings of the look, for ``with rc_context(look()):`` around the drawing of a figure."""
     return dict(_RC)
 
@@ -67,7 +68,7 @@ def task_colours(count: int) -> list[str]:
     return [TASK_COLOURS[task % len(TASK_COLOURS)] for task in range(count)]
 
 
-def task_dashes(count: int) -> list:
+def task_dashes(count: int) -> list[Any]:
     """One dash pattern per task: solid for the first ten, dashed for the next ten, and so on."""
     return [DASHES[task // 10 % len(DASHES)] for task in range(count)]
 

@@ -1,14 +1,14 @@
 """The commands ``plot`` and ``report``, which read runs and train nothing."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
 
 from routing_lightning.errors import UsageError
+from routing_lightning.record import FILE_NAME
 from routing_lightning.report.draw import draw_run
 from routing_lightning.report.page import write_report
-from routing_lightning.report.runs import FILE_NAME, find_runs
+from routing_lightning.report.runs import find_runs
 
 RUN_HELP = "a version folder, or a folder with several somewhere in it"
 
@@ -43,36 +43,3 @@ def report(words: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder for report.html; by default report/")
     options = parser.parse_args(words)
     print(f"Report: {write_report(find_runs(options.runs), options.out)}")
-
-
-def later(name: str) -> Callable[[Sequence[str]], None]:
-    """A command of ``export``, imported when it is asked for: that package needs the command line itself."""
-
-    def run(words: Sequence[str]) -> None:
-        getattr(import_module("routing_lightning.export.commands"), name)(words)
-
-    return run
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    "plot": plot,
-    "report": report,
-    "export": later("export"),
-    "prune": later("prune"),
-}
-
-
-def run_command(words: Sequence[str]) -> bool:
-    """Runs one of our commands, if the first word names one.
-
-    Returns:
-        Whether it did.
-
-    Raises:
-        UsageError: if a run cannot be found or read.
-        SystemExit: with code 2 for wrong arguments, 0 for ``--help``.
-    """
-    if not words or words[0] not in COMMANDS:
-        return False
-    COMMANDS[words[0]](words[1:])
-    return True

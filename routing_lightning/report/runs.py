@@ -123,11 +123,12 @@ class Run:
         except (OSError, RuntimeError, KeyError, ValueError):
             return None
         other = ("running_mean", "running_var", "num_batches_tracked")
-        return sum(
+        counts: list[int] = [
             value.numel()
             for name, value in state.items()
-            if not name.endswith(other) and ".router." not in name and not name.startswith("metrics.")
-        )
+            if not name.endswith(other) and ".router." not in name and not name.startswith(("metrics.", "normalise."))
+        ]
+        return sum(counts)
 
 
 def read_run(folder: Path) -> Run:

@@ -167,9 +167,9 @@ class RewardRouter(Router):
         """Fills in rewards and returns of a trace that has its final reward."""
         final_reward = trace.final_reward
         if final_reward is None or final_reward.shape != trace.actions.shape[:1]:
-            given = None if final_reward is None else tuple(final_reward.shape)
+            shape = None if final_reward is None else tuple(final_reward.shape)
             raise UsageError(
-                f"the trace has final_reward {given}; set it to one reward per sample, ({len(trace.actions)},), before "
+                f"the trace has final_reward {shape}; set it to one reward per sample, ({len(trace.actions)},), before "
                 "the router learns."
             )
         if self.collaboration.rho == 0:  # the same in fewer operations

@@ -58,7 +58,7 @@ _RC = {
 }
 
 
-def look() -> matplotlib.RcParams | dict[str, Any]:
+def look() -> Any:
     """The settings of the look, for ``with rc_context(look()):`` around the drawing of a figure."""
     return dict(_RC)
 

@@ -8,7 +8,8 @@ import torch
 import yaml
 from torch import nn
 
-from routing_lightning.cli import CONFIG_KEY, main
+from routing_lightning.cli import main
+from routing_lightning.cli.checkpoints import CONFIG_KEY
 from routing_lightning.errors import UsageError
 from routing_lightning.export import load_trained, prune_checkpoint, prune_network
 from routing_lightning.networks import RoutingAllLayers

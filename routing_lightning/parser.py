@@ -117,6 +117,11 @@ def one_sentence(message: str) -> str:
     if keys:
         sentence = f"{'.'.join(keys)}: {sentence}"
     refused = _REFUSED.search(sentence)
+    if refused and classes and classes[-1].endswith(".TaskClassifier"):  # the type of all models stands in for one
+        return (
+            f"{sentence} before there is a model; give a method first, such as --config configs/methods/wpl.yaml, and "
+            "what changes it after that"
+        )
     if classes and refused and (allowed := options_of(classes[-1])):
         sentence += f" by {classes[-1].rpartition('.')[2]}, which takes {', '.join(allowed)}{hint(refused[1], allowed)}"
     return sentence

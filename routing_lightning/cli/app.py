@@ -9,7 +9,7 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 import yaml
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -196,10 +196,13 @@ class RoutingCLI(LightningCLI):
         elif not trainer.get("fast_dev_run") and logger not in (None, True, False):
             for one in logger if isinstance(logger, list) else [logger]:
                 self.folder = folders.claim_for_logger(one, self._get(self.config, "ckpt_path")) or self.folder
+        trial = trainer.get("fast_dev_run")
         if trainer.get("barebones"):
             record = []
-        elif self.subcommand == "fit" and trainer.get("enable_checkpointing") is not False:
-            record = [*record, *([] if trainer.get("fast_dev_run") else [SaveOnStop()])]
+        elif self.subcommand == "fit" and trainer.get("enable_checkpointing") is not False and not trial:
+            # Lightning adds its own only where there is no other callback that saves.
+            saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+            record = [*record, *([] if saves else [ModelCheckpoint()]), SaveOnStop()]
         try:
             return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.making import made
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import SimpleConvNet, check_image_shape
@@ -65,7 +66,8 @@ class MultiTaskClassifier(TaskClassifier):
         self.shared_features = shared_features
         self.normalise = PixelNormalisation(image_shape[0])
         front = features(image_shape)
-        self.network = network(feature_size(front), num_tasks, num_classes)
+        sizes = {"in_features": feature_size(front), "num_tasks": num_tasks, "num_classes": num_classes}
+        self.network = made(network, sizes, "a class that takes these three and no router, such as TaskSpecific")
         if shared_features:
             self.features = front
         else:

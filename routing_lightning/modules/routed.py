@@ -16,6 +16,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.making import made
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY
 from routing_lightning.modules.strategy import prepare_strategy
@@ -24,6 +25,7 @@ from routing_lightning.networks.paper import RoutingAllFC
 from routing_lightning.networks.routing import RoutingNetwork
 from routing_lightning.routers import Router, Trace, correctness_reward
 
+BODY = "a class that takes these three and holds routed layers, such as RoutingAllFC"
 NetworkMaker = Callable[[tuple[int, int, int], int, int], nn.Module]
 
 
@@ -31,29 +33,6 @@ class AsAutomatic:
     """What ModelCheckpoint looks at: its ways for automatic optimization are right here, where steps are whole."""
 
     automatic_optimization = True
-
-
-def made(network: NetworkMaker, image_shape: tuple[int, int, int], num_tasks: int, num_classes: int) -> nn.Module:
-    """The body that a network's maker makes.
-
-    Raises:
-        UsageError: if it cannot be made from these sizes.
-    """
-    try:
-        body = network(image_shape, num_tasks, num_classes)
-    except UsageError:
-        raise
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        name = getattr(network, "__name__", None) or type(network).__name__
-        what = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UsageError(
-            f"the network {name} cannot be made from image_shape {list(image_shape)}, {num_tasks} tasks and "
-            f"{num_classes} classes ({what}); give a class that takes these three and holds routed layers, such as "
-            "RoutingAllFC."
-        ) from error
-    if not isinstance(body, nn.Module):
-        raise UsageError(f"the network's maker gives a {type(body).__name__}; it must give a torch module.")
-    return body
 
 
 class RoutedClassifier(TaskClassifier):
@@ -117,7 +96,8 @@ class RoutedClassifier(TaskClassifier):
         self.final_reward = final_reward
         self.aggregator = aggregator
         self.gather_trace = TraceGatherer()
-        body = network if isinstance(network, nn.Module) else made(network, image_shape, num_tasks, num_classes)
+        sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
+        body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
         self.network = RoutingNetwork(body, router, num_tasks)
         logits = self.network.build(torch.zeros(1, *image_shape))
         if logits.dim() != 2 or logits.shape[1] != num_classes:

@@ -51,7 +51,9 @@ class SimpleConvNet(nn.Module):
         channels, *size = image_shape
         layers: list[nn.Module] = []
         for _ in range(num_layers):
-            layers += [nn.Conv2d(channels, filters, 3, padding=1, bias=False), FewValuesBatchNorm2d(filters)]
+            norm = FewValuesBatchNorm2d(filters)
+            norm.enough = 2  # as nn.BatchNorm2d, which refuses a single value (a last batch of one digit)
+            layers += [nn.Conv2d(channels, filters, 3, padding=1, bias=False), norm]
             if min(size) > 1:
                 # Pooling first gives the same values as ReLU first, and ReLU then touches a quarter of them.
                 layers.append(nn.MaxPool2d(2))

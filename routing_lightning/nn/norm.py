@@ -37,12 +37,18 @@ def few_values_norm(
 
 
 class _FewValues(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation that uses its running statistics where a training batch has few values per channel."""
+    """Batch normalisation that uses its running statistics where a training batch has few values per channel.
+
+    Attributes:
+        enough: values per channel from which on the batch's own statistics are used.
+    """
+
+    enough = FEW_VALUES
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) -> (N, C, ...)."""
         mean, var = self.running_mean, self.running_var
-        if not self.training or mean is None or var is None or x.numel() >= FEW_VALUES * x.shape[1]:
+        if not self.training or mean is None or var is None or x.numel() >= self.enough * x.shape[1]:
             return super().forward(x)
         momentum = 0.1 if self.momentum is None else self.momentum
         return few_values_norm(x, mean, var, self.weight, self.bias, momentum, self.eps)

@@ -64,7 +64,7 @@ def test_the_pages_commands(here, capsys):
     assert [len(part) for part in (data.train_dataset, data.val_dataset, data.test_dataset)] == [80, 10, 10]
     printed = " ".join(capsys.readouterr().out.split())
     assert all(task in printed for task in LABELS)
-    (checkpoint,) = glob.glob("lightning_logs/version_0/checkpoints/*.ckpt")
+    (checkpoint,) = glob.glob("lightning_logs/*/checkpoints/*.ckpt")
     state = torch.load(checkpoint, weights_only=True)["FolderMTLDataModule"]
     assert (state["task_names"], state["class_names"]) == (sorted(LABELS), [sorted(LABELS[t]) for t in sorted(LABELS)])
     validated, tested, predicted = (run(command) for command in AFTER)
@@ -107,7 +107,7 @@ def test_the_pages_augmentation(here, caplog):
     assert len(cli.datamodule.augment.transforms) == 2
     assert "an epoch has 80 samples, of the tasks: place 27 (0.675 times each), season 27 (1.69" in caplog.text
     # the run that goes on from its first epoch draws the same changes
-    (checkpoint,) = glob.glob("lightning_logs/version_0/checkpoints/*.ckpt")
+    (checkpoint,) = glob.glob("lightning_logs/*/checkpoints/*.ckpt")
     saved = torch.load(checkpoint, weights_only=True)
     half = fit(AUGMENTED, "--trainer.max_epochs=1")
     (first,) = glob.glob(f"{half.trainer.log_dir}/checkpoints/*.ckpt")

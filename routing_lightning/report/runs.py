@@ -32,7 +32,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
         if not path.exists():
-            raise UsageError(f"run {path} does not exist; give the folder of a run, such as lightning_logs/version_0.")
+            raise UsageError(f"run {path} does not exist; give the folder of a run, such as one below lightning_logs.")
         folder = path if path.is_dir() else path.parent
         if folder.name == "checkpoints":
             folder = folder.parent
@@ -41,7 +41,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         if not folders:
             raise UsageError(
                 f"run {path} holds no config.yaml, metrics.csv, event file or {FILE_NAME}; give the folder of a run, "
-                "such as lightning_logs/version_0."
+                "such as one below lightning_logs."
             )
         found.update(dict.fromkeys(folders))
     return list(found)

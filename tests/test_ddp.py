@@ -156,5 +156,6 @@ def test_other_commands_run_on_two_processes(command, tmp_path):
     ranks = run(tmp_path / command, command, *TWO_PROCESSES, "--trainer.logger=false")
     assert len(ranks) == 2
     if command == "predict":
-        rows = (tmp_path / command / "predictions.csv").read_text().splitlines()
+        (path,) = (tmp_path / command).rglob("predictions.csv")
+        rows = path.read_text().splitlines()
         assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(ranks[0]["counted"]))

@@ -81,7 +81,9 @@ def test_the_pages_commands_train(command, my_parts):
     cli = fit(command, "--trainer.max_epochs=2", *(["--record=null"] if command != WITH_PARTS[0] else []))
     named = re.findall(r"my_parts\.([A-Z]\w+)", command)
     router = cli.model.router
-    if "my_method" in command:
+    if "RoutedCNN" in command:
+        assert isinstance(cli.model.network.body, my_parts.RoutedCNN)
+    elif "my_method" in command:
         assert type(router.learner).__name__ == (named or ["AverageReturns"])[-1]
         assert type(router.policy).__name__ == (named[0] if len(named) > 1 else "TabularPolicy")
         assert isinstance(cli.model.network.layers[0].blocks, my_parts.TanhBlocks)

@@ -420,7 +420,7 @@ def test_help_tells_of_both_commands(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "plot RUN" in text and "report RUN" in text
+    assert "plot draw what the router of a run learned" in text and "report write one HTML page about runs" in text
 
 
 # -- report ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ BELOW = {
     "routers": {"nn"},
     "networks": {"nn", "routers"},
     "modules": {"nn", "routers", "networks", "metrics", "noise", "rows", "trust"},
-    "datamodules": set(),
+    "datamodules": {"noise"},
     "record": set(),
     "plots": {"record"},
     "callbacks": {"record", "plots", "rows", "routers"},

@@ -1,5 +1,6 @@
 """Files that hold one network each, for use without this package."""
 
+import gc
 import json
 import logging
 import tempfile
@@ -58,6 +59,14 @@ def save(
         raise UsageError("int8 needs the format onnx: its quantiser is ONNX Runtime's; give --format onnx.")
     if kind == "onnx":
         check_packages()
+    try:
+        _write(network, example, path, metadata, kind, int8)
+    finally:
+        # Exporters leave subclasses with the names of ours, which short names in configs would then mean, too.
+        gc.collect()
+
+
+def _write(network: nn.Module, example: Tensor, path: Path, metadata: dict[str, Any], kind: Format, int8: bool) -> None:
     with torch.no_grad(), _quiet():
         # What fails here may raise anything: whatever the exporters stumble over.
         try:

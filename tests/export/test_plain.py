@@ -192,3 +192,18 @@ def test_missing_packages_are_named_in_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("routing_lightning.export.files.find_spec", lambda name: None if name == "onnx" else name)
     with pytest.raises(UsageError, match=r"need onnx \(writes ONNX files\); install .*routing-lightning\[export\]"):
         save(nn.Identity(), torch.rand(2, 1), tmp_path / "x.onnx", {}, "onnx")
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_no_class_of_the_exporters_bears_one_of_our_names_afterwards(kind, tmp_path):
+    """Short names in configs would mean it, too."""
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+
+    def below(kind: type) -> set[type]:
+        return {kind}.union(*(below(inner) for inner in kind.__subclasses__()))
+
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    before = below(nn.Module)
+    save(network, torch.rand(2, 1, 2, 2), tmp_path / f"network.{kind}", {}, kind)
+    assert not {found for found in below(nn.Module) - before if found.__module__.startswith(("torch.nn", "routing"))}

@@ -391,7 +391,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         assert self.augment is not None
         try:
             result: Tensor = self.augment(image)
-        except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             raise UsageError(f"augment cannot be applied: {error}; correct or remove the transform") from error
         if result.shape != image.shape or result.dtype != torch.uint8:
             raise UsageError(

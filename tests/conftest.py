@@ -8,6 +8,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from collections.abc import Callable
 from functools import partial
 
+import hypothesis
 import pytest
 import torch
 from lightning.pytorch import seed_everything
@@ -21,6 +22,11 @@ from routing_lightning.routers import WPL, RewardRouter, TabularPolicy
 from tests.fake_data import cifar_tree, mnist_root, write_cifar_archive  # noqa: F401
 
 torch.set_num_threads(1)
+
+# The same examples each time: a commit passes or fails for what it changed. For new ones, `HYPOTHESIS_PROFILE=new`.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("new", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 class ToyDataModule(MultiTaskDataModule):

@@ -7,11 +7,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import NamedTuple
 
 from routing_lightning import __version__
 from routing_lightning.cli.threads import available_cores
+from routing_lightning.errors import UsageError
 
-OPTIONAL = {"torchjd": 'gradients of the tasks combined (methods/pcgrad): pip install -e ".[jd]"'}
+OPTIONAL = {
+    "torchjd": 'gradients of the tasks combined (methods/pcgrad): pip install -e ".[jd]"',
+    "onnxruntime": 'export as ONNX: pip install -e ".[export]"',
+    "pyarrow": 'tables of your own data as Parquet: pip install -e ".[parquet]"',
+}
 _DATA = {
     "MNIST-MTL": (
         "MNIST/raw",
@@ -31,12 +37,18 @@ def examine(roots: Sequence[Path]) -> None:
 
     Args:
         roots: folders of data to look at; ``data`` by default.
+
+    Raises:
+        UsageError: if one that was named is no folder.
     """
+    for root in roots:
+        if not root.expanduser().is_dir():
+            raise UsageError(f"{root} is no folder; give folders of data: train.py doctor ROOT ...")
     todo: list[str] = []
     print(f"routing_lightning {__version__} at {Path(__file__).parents[1]}")
     print(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}: {sys.executable}")
     print("\nlibraries:")
-    for name, bound in _needed():
+    for name, bound in needed():
         _tell_library(name, bound, todo)
     for name, what in OPTIONAL.items():
         installed = _version(name)
@@ -45,18 +57,21 @@ def examine(roots: Sequence[Path]) -> None:
     _tell_devices(todo)
     print("\ndata:")
     print("  Digits-MTL     comes with scikit-learn")
-    for root in roots or [Path("data")]:
-        for line in data_in(root.expanduser()):
-            print(f"  {line}")
+    found = [state for root in roots or [Path("data")] for state in data_in(root.expanduser())]
+    for state in found:
+        print(f"  {state.name:<14} {state.text}")
     for folder in {root.expanduser() for root in (*roots, Path("."))}:
         parent = folder if folder.is_dir() else Path(".")
         free = shutil.disk_usage(parent).free / 2**30
         if free < 1 or not os.access(parent, os.W_OK):
             todo.append(f"{parent.resolve()} has {free:.1f} GiB free or cannot be written; make room, or use another")
-    print("\n" + "\n".join(f"to do: {line}" for line in todo) if todo else "\nNothing is missing.")
+    print("\n" + "\n".join(f"to do: {line}" for line in todo) if todo else "\nThe installation is complete.")
+    complete = {state.name for state in found if state.complete}
+    if absent := [name for name in dict.fromkeys(state.name for state in found) if name not in complete]:
+        print(f"Not there in full: {', '.join(absent)} (above: where from). configs/digits_mtl.yaml needs none.")
 
 
-def _needed() -> Iterable[tuple[str, str]]:
+def needed() -> Iterable[tuple[str, str]]:
     """Libraries that the package needs, with their bounds."""
     try:
         lines = requires("routing-lightning") or []
@@ -116,31 +131,39 @@ def _tell_devices(todo: list[str]) -> None:
         print("  MPS            available: --trainer.accelerator mps")
 
 
-def data_in(root: Path) -> list[str]:
-    """What is known of the data in a root: a line for each data set."""
-    lines = []
+class DataState(NamedTuple):
+    """What is known of one data set in one root."""
+
+    name: str
+    complete: bool
+    text: str
+
+
+def data_in(root: Path) -> list[DataState]:
+    """What is known of each data set that has a place of its own in a root."""
+    states = []
     for name, (folder, files, remedy) in _DATA.items():
         missing = [file for file in files if not (root / folder / file).is_file()]
         if name == "CIFAR-MTL" and missing and (tree := _cifar_tree(root)) is not None:
-            lines.append(f"{name:<14} {tree}")
+            states.append(tree)
         elif not missing:
-            lines.append(f"{name:<14} complete in {root / folder}")
+            states.append(DataState(name, True, f"complete in {root / folder}"))
         elif len(missing) < len(files):
-            lines.append(f"{name:<14} incomplete: {root / folder} lacks {', '.join(missing)}; {remedy}")
+            states.append(DataState(name, False, f"incomplete: {root / folder} lacks {', '.join(missing)}; {remedy}"))
         else:
-            lines.append(f"{name:<14} not in {root}; {remedy}")
+            states.append(DataState(name, False, f"not in {root}; {remedy}"))
     images = root / "mini-imagenet"
     lists = [part for part in ("train", "val", "test") if (images / f"{part}.csv").is_file()]
     if not images.is_dir():
-        lines.append(f"{'MIN-MTL':<14} not in {images}; there is no download (data/README.md says where it comes from)")
+        text = f"not in {images}; there is no download (data/README.md says where it comes from)"
     elif lists and not (images / "images").is_dir():
-        lines.append(f"{'MIN-MTL':<14} incomplete: {images} has lists but no folder images")
+        text = f"incomplete: {images} has lists but no folder images"
     else:
-        lines.append(f"{'MIN-MTL':<14} in {images}")
-    return lines
+        return [*states, DataState("MIN-MTL", True, f"in {images}")]
+    return [*states, DataState("MIN-MTL", False, text)]
 
 
-def _cifar_tree(root: Path) -> str | None:
+def _cifar_tree(root: Path) -> DataState | None:
     """What there is of CIFAR-100 as a tree of images; None if nothing."""
     for tree in (root / "cifar100", root):
         counts = {}
@@ -150,5 +173,6 @@ def _cifar_tree(root: Path) -> str | None:
         if counts:
             lacking = [f"{part} has {counts.get(part, 0)} of 100 classes" for part in ("train", "test")
                        if counts.get(part, 0) < 100]  # fmt: skip
-            return f"incomplete: in {tree} {' and '.join(lacking)}" if lacking else f"complete as images in {tree}"
+            text = f"incomplete: in {tree} {' and '.join(lacking)}" if lacking else f"complete as images in {tree}"
+            return DataState("CIFAR-MTL", not lacking, text)
     return None

@@ -12,10 +12,10 @@ from routing_lightning.cli.words import TRAINER_COMMANDS, Words
 from routing_lightning.errors import UsageError
 
 READERS = {
-    "plot": "routing_lightning.report.commands",
-    "report": "routing_lightning.report.commands",
-    "export": "routing_lightning.export.commands",
-    "prune": "routing_lightning.export.commands",
+    "plot": "routing_lightning.cli.drawing",
+    "report": "routing_lightning.cli.drawing",
+    "export": "routing_lightning.cli.exporting",
+    "prune": "routing_lightning.cli.exporting",
 }
 """Commands that read what runs left, and where their functions of the same name are."""
 
@@ -42,13 +42,24 @@ def main(args: Sequence[str] | None = None) -> "RoutingCLI | None":
         from routing_lightning.cli.app import run
 
         return run(words)
-    except (UsageError, OSError) as error:
+    except (UsageError, OSError, ModuleNotFoundError) as error:
         print(f"error: {sentence_of(error)}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
 def sentence_of(error: Exception) -> str:
-    """A user's mistake in a sentence."""
+    """A user's mistake in a sentence.
+
+    Raises:
+        ModuleNotFoundError: again, where it is of no library that this package needs: a fault of the code.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        from routing_lightning.cli.doctor import needed
+
+        library = (error.name or "").partition(".")[0]
+        if library not in {name.partition("[")[0].lower() for name, _ in needed()}:
+            raise error
+        return f"{library} is not installed; install it with: pip install -e . (train.py doctor looks at the rest)."
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; give a path that can be read or written."
     return str(error)
@@ -64,6 +75,8 @@ def run_quick(words: list[str]) -> bool:
 
     command = words[0] if words else ""
     if command in READERS:
+        if not {"-h", "--help"} & set(words):
+            print(f"routing_lightning {__version__}: {command}", flush=True)
         getattr(import_module(READERS[command]), command)(words[1:])
         return True
     if command in texts.QUICK:

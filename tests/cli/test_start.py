@@ -16,6 +16,7 @@ from routing_lightning.cli.configs import config_folder, configs_by_kind, first_
 from routing_lightning.cli.describe import class_of_package, names_of_classes, trainer
 from routing_lightning.cli.doctor import data_in
 from routing_lightning.cli.help import COMMANDS, MAIN_TRAINER_OPTIONS, command_help
+from routing_lightning.cli.start import READERS
 from routing_lightning.cli.words import TRAINER_COMMANDS, Words
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ FAST = [
     ["options", "WPL", "Trainer"],
     ["doctor", "--help"],
     ["completion", "bash"],
-    *([command, "--help"] for command in TRAINER_COMMANDS),
+    *([command, "--help"] for command in (*TRAINER_COMMANDS, *READERS)),
 ]
 
 
@@ -162,8 +163,29 @@ def test_doctor_names_what_is_there_and_what_is_not(tmp_path, cifar_tree, capsys
     assert f"complete as images in {cifar_tree / 'cifar100'}" in out
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").touch()
-    mnist = next(line for line in data_in(tmp_path) if line.startswith("MNIST"))
-    assert "incomplete" in mnist and "t10k-labels-idx1-ubyte" in mnist
+    (mnist,) = [state for state in data_in(tmp_path) if state.name == "MNIST-MTL"]
+    assert "incomplete" in mnist.text and "t10k-labels-idx1-ubyte" in mnist.text and not mnist.complete
+    main(["doctor", str(cifar_tree), str(tmp_path)])
+    assert "Not there in full: MNIST-MTL, MIN-MTL (" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("word", ["--root", "no/such/folder"])
+def test_doctor_looks_at_folders_alone(word, capsys):
+    with pytest.raises(SystemExit):
+        main(["doctor", word])
+    assert f"{word} is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["plot", "report", "export", "prune"])
+def test_what_is_not_installed_is_named(command, capsys, monkeypatch, tmp_path):
+    for name in [name for name in sys.modules if name.startswith(("routing_lightning.report", "rich", "matplotlib"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit):
+        main([command, str(tmp_path), *(["--out", str(tmp_path)] if command in ("export", "prune") else [])])
+    said = capsys.readouterr()
+    assert said.out.startswith("routing_lightning") and "is not installed" in said.err and said.err.count("\n") == 1
 
 
 def test_words_are_taken_apart(tmp_path):

@@ -78,7 +78,7 @@ HARMFUL = [
     "lightning.pytorch.strategies.launchers.subprocess_script._SubprocessScriptLauncher",
     "lightning.pytorch.cli.instantiate_class",
     "routing_lightning.allocator.keep_freed_memory",
-    "routing_lightning.report.commands.plot",
+    "routing_lightning.cli.drawing.plot",
     "pathlib.Path",
     "Popen",
 ]

@@ -5,10 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from routing_lightning.errors import UsageError
-from routing_lightning.record import FILE_NAME
-from routing_lightning.report.draw import draw_run
-from routing_lightning.report.page import write_report
-from routing_lightning.report.runs import find_runs
 
 RUN_HELP = "a version folder, or a folder with several somewhere in it"
 
@@ -22,6 +18,10 @@ def plot(words: Sequence[str]) -> None:
         "--block", type=int, help="block of the curves, from 0; by default at each depth the one most tasks want"
     )
     options = parser.parse_args(words)
+    # Only now, here and below: these imports take seconds, and help needs none of them.
+    from routing_lightning.record import FILE_NAME
+    from routing_lightning.report import draw_run, find_runs
+
     folders = find_runs(options.runs)
     recorded = [folder for folder in folders if (folder / FILE_NAME).is_file()]
     if not recorded:
@@ -42,4 +42,6 @@ def report(words: Sequence[str]) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help=RUN_HELP)
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder for report.html; by default report/")
     options = parser.parse_args(words)
+    from routing_lightning.report import find_runs, write_report
+
     print(f"Report: {write_report(find_runs(options.runs), options.out)}")

@@ -3,12 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
-from routing_lightning.export.checkpoint import MANIFEST, Exported, export_checkpoint
-from routing_lightning.export.prune import prune_checkpoint
+    from routing_lightning.export.checkpoint import Exported
 
 TRUST_HELP = "a module of yours that the checkpoint may name; may be given several times"
 
@@ -34,6 +34,11 @@ def export(words: Sequence[str]) -> None:
     )
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
     options = parser.parse_args(words)
+    # Only now, here and below: these imports take seconds, and help needs none of them.
+    from rich.console import Console
+
+    from routing_lightning.export.checkpoint import MANIFEST, export_checkpoint
+
     written = export_checkpoint(
         options.checkpoint, options.out, options.task, options.format, options.int8, options.input, options.trust
     )
@@ -50,6 +55,11 @@ def prune(words: Sequence[str]) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="NEW", help="the new checkpoint")
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
     options = parser.parse_args(words)
+    from rich.console import Console
+    from rich.table import Table
+
+    from routing_lightning.export.prune import prune_checkpoint
+
     layers = prune_checkpoint(options.checkpoint, options.out, options.trust)
     table = Table("routed layer", "blocks before", "blocks after", title="Pruned network")
     for name, (before, after) in layers.items():
@@ -58,8 +68,10 @@ def prune(words: Sequence[str]) -> None:
     print(f"Train on with: fit --ckpt_path {options.out}; the history of routes begins anew")
 
 
-def table_of(written: Sequence[Exported]) -> Table:
+def table_of(written: "Sequence[Exported]") -> "Table":
     """Parameters, size and time before and after."""
+    from rich.table import Table
+
     table = Table(
         title="Exported networks: before (whole model) -> after (file)", caption="Time of one image, on the CPU"
     )

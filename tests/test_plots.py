@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from html import unescape
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -492,6 +493,17 @@ def test_files_are_the_same_each_time(tmp_path):
     for name in ("a.png", "b.png"):
         save(policy_heatmap(policies(2, 2), ["a", "b"], ["0", "1"]), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["天气和能见度", "cost $5 and $6", "a_b^c", "Straße", "<b>&amp;</b>", "x\\y{z"])
+def test_names_of_any_script_are_drawn_as_they_are(name, tmp_path, recwarn):
+    for _ in range(3):
+        figure = policy_heatmap(np.array([[0.5, 0.5], [1.0, 0.0]]), [name, "b"], action_labels(2, 2))
+        save(figure, tmp_path / "a.png"), to_array(figure)
+        assert name in unescape(to_svg(figure))
+    glyphs = [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)]
+    sentences = [str(warning.message) for warning in recwarn if "install a font" in str(warning.message)]
+    assert not glyphs and len(sentences) <= 1
 
 
 def test_no_figure_stays_alive():

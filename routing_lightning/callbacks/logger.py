@@ -13,12 +13,15 @@ TOLD = (
     "router", "learner", "policy", "agents", "collaboration", "network", "aggregator", "optimizer", "lr", "policy_lr",
     "alpha", "temperature", "hidden", "num_blocks", "batch_size", "val_fraction",
 )  # fmt: skip
+# Stated of each run, "none" where there is none: TensorBoard's columns are those of whichever run it reads first.
+ALWAYS = ("method", "network", "router", "router.agents", "router.learner", "router.policy", "optimizer")
 
 
 def told_values(params: Mapping[str, Any]) -> dict[str, Any]:
     """The few hyperparameters that name the method: classes by their last name, numbers as they are.
 
-    The learning rates of router and network are both called ``lr``: the router's is ``router.lr``.
+    The learning rates of router and network are both called ``lr``: the router's is ``router.lr``. The method is the
+    router's learner, else the router, else the network.
     """
     told: dict[str, Any] = {}
 
@@ -32,7 +35,9 @@ def told_values(params: Mapping[str, Any]) -> dict[str, Any]:
                 add(inner, "router." if name in ("router", "learner") and where != "network." else f"{name}.")
 
     add(params, "")
-    return told
+    parts = (told.get(name) for name in ("router.learner", "router", "network"))
+    told["method"] = next((part for part in parts if part is not None), "none")
+    return {**dict.fromkeys(ALWAYS, "none"), **told}
 
 
 class RunLogger(TensorBoardLogger):

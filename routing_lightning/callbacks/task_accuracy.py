@@ -8,6 +8,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from routing_lightning.callbacks.access import Epochs, log_png, writers
 from routing_lightning.plots import Curve, accuracy_curves, figure_png
+from routing_lightning.plots.style import shortened
 
 PREFIX = "val/acc_task/"
 
@@ -58,9 +59,11 @@ class TaskAccuracy(L.Callback):
         if not self.epochs.over(trainer) or not writers(trainer) or not self.history:
             return
         curves = [
-            Curve(task, np.array(list(values)), np.array(list(values.values())), np.zeros(len(values)))
+            Curve(shortened(task, 22), np.array(list(values)), np.array(list(values.values())), np.zeros(len(values)))
             for task, values in self.history.items()
         ]
-        png = figure_png(accuracy_curves(curves, "Accuracy of each task", what="accuracy in validation"))
+        # Narrow: TensorBoard shows it 240 pixels wide, and its words should still be read.
+        figure = accuracy_curves(curves, "Accuracy of each task", what="accuracy in validation", inches=3.0)
+        png = figure_png(figure, dpi=120)
         for writer in writers(trainer):
             log_png(writer, "accuracy_of_tasks", png, trainer.global_step)

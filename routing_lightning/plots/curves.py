@@ -76,7 +76,11 @@ class Curve:
 
 
 def accuracy_curves(
-    curves: Sequence[Curve], title: str = "", what: str = "accuracy (mean over tasks)", legend: bool = True
+    curves: Sequence[Curve],
+    title: str = "",
+    what: str = "accuracy (mean over tasks)",
+    legend: bool = True,
+    inches: float = 5.0,
 ) -> Figure:
     """Accuracy over epochs, with a band of one standard deviation around each mean.
 
@@ -85,6 +89,7 @@ def accuracy_curves(
         title: what the figure shows.
         what: which accuracy it is, for the axis.
         legend: whether the figure names its curves.
+        inches: width of the figure without the legend.
 
     Returns:
         The figure with a line per curve.
@@ -93,7 +98,7 @@ def accuracy_curves(
     widest = min(max((len(curve.name) for curve in curves), default=0), 60)
     columns = -(-len(curves) // 26)
     with matplotlib.rc_context(look()):
-        figure = new_figure(5.0 + (columns * (0.6 + 0.055 * widest) if legend else 0), 3.6)
+        figure = new_figure(inches + (columns * (0.6 + 0.055 * widest) if legend else 0), 3.6)
         axes = figure.subplots()
         # The colours of many curves repeat: then a pattern tells them apart.
         dashes = ["-"] * len(curves) if len(curves) <= 10 else task_dashes(len(curves))

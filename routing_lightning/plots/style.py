@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from routing_lightning.plots.fonts import families, missing_characters
+
 COLOUR_MAP = "viridis"  # perceptually uniform, and readable without seeing colours
 
 # 20 colours found by a search that makes the smallest distance of two of them (OKLab) as large as possible for normal
@@ -55,12 +57,13 @@ _RC = {
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text: small files, selectable, in the reader's font
     "image.interpolation": "nearest",
+    "text.parse_math": False,  # a $ in a name is a $
 }
 
 
 def look() -> Any:
     """The settings of the look, for ``with rc_context(look()):`` around the drawing of a figure."""
-    return dict(_RC)
+    return {**_RC, "font.sans-serif": list(families())}
 
 
 def task_colours(count: int) -> list[str]:
@@ -111,7 +114,8 @@ def to_array(figure: Figure, dpi: int = 80) -> np.ndarray:
     """Draws a figure: (height, width, 3) uint8."""
     figure.set_dpi(dpi)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    with missing_characters(tell=True):
+        canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
@@ -125,7 +129,7 @@ def to_svg(figure: Figure) -> str:
     for axes in figure.axes:
         axes.patch.set_alpha(0)
     text = io.StringIO()
-    with matplotlib.rc_context(look()):
+    with matplotlib.rc_context(look()), missing_characters(tell=False):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
@@ -141,6 +145,6 @@ def to_svg(figure: Figure) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure in the format that the file's ending names (``.png``, ``.svg``, ...)."""
-    with matplotlib.rc_context(look()):
+    with matplotlib.rc_context(look()), missing_characters(tell=path.suffix != ".svg"):
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=150, metadata=metadata)

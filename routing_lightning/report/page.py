@@ -106,6 +106,12 @@ def _colours() -> str:
 # -- small parts -------------------------------------------------------------------------------------------------------
 
 
+def _points(share: float) -> str:
+    """A difference of shares in percentage points, with its sign; none for what rounds to 0."""
+    points = round(100 * share, 1)
+    return f"{points:+.1f}" if points else "0.0"
+
+
 def _text(value: object) -> str:
     return html.escape(str(value))
 
@@ -243,10 +249,8 @@ def _against_control(groups: Sequence[Group]) -> str:
         if found is None:
             continue
         low, high = found.mean - found.half, found.mean + found.half
-        interval = "one seed: none" if found.seeds == 1 else f"{100 * low:+.1f} to {100 * high:+.1f}"
-        rows.append(
-            [_text(group.name), str(found.epoch), str(found.seeds), f"<b>{100 * found.mean:+.1f}</b>", interval]
-        )
+        interval = "one seed: none" if found.seeds == 1 else f"{_points(low)} to {_points(high)}"
+        rows.append([_text(group.name), str(found.epoch), str(found.seeds), f"<b>{_points(found.mean)}</b>", interval])
     if not rows:
         return ""
     caption = f"Difference of accuracy to {_text(control.name)} in percentage points, paired by seed"

@@ -56,6 +56,9 @@ def test_learning_rates_of_router_and_network_are_told_apart():
         "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.01}},
     }
     assert told_values(params) == {
+        "method": "REINFORCE",
+        "network": "none",
+        "router.agents": "none",
         "router": "RewardRouter",
         "router.learner": "REINFORCE",
         "router.lr": 0.1,
@@ -63,3 +66,10 @@ def test_learning_rates_of_router_and_network_are_told_apart():
         "optimizer": "SGD",
         "optimizer.lr": 0.01,
     }
+
+
+def test_each_run_states_what_names_its_method():
+    fixed = {"router": {"class_path": "a.FixedRoutes"}, "network": "b.RoutingAllFC"}
+    alone = {"router": None, "network": {"class_path": "b.CrossStitch", "init_args": {"hidden": 4}}}
+    assert [told_values(run)["method"] for run in (fixed, alone, {})] == ["FixedRoutes", "CrossStitch", "none"]
+    assert set(told_values(fixed)) == set(told_values({})) == set(told_values(alone)) - {"network.hidden"}

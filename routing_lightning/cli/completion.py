@@ -24,6 +24,12 @@ _routing_lightning() {{
 complete -o filenames -F _routing_lightning routing-lightning python python3 train.py ./train.py
 """
 
+# zsh runs bash's functions after this; the first line for those who have not set up completion themselves.
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u; }
+autoload -Uz bashcompinit && bashcompinit
+"""
+
 
 def script(shell: str) -> str:
     """A script for ``bash`` or ``zsh``, to be evaluated there."""
@@ -45,4 +51,4 @@ def script(shell: str) -> str:
         options=" ".join(options),
         trainer_commands="|".join(TRAINER_COMMANDS),
     )
-    return text if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{text}"
+    return text if shell == "bash" else _ZSH + text

@@ -29,10 +29,17 @@ import lightning as L
 import matplotlib
 import torch
 
-from routing_lightning.callbacks import BlockUsage, PolicyDynamics, PolicyHeatmap, RouteRecorder, RoutingMap
+from routing_lightning.callbacks import (
+    BlockUsage,
+    PolicyDynamics,
+    PolicyHeatmap,
+    RouteRecorder,
+    RoutingMap,
+    TaskAccuracy,
+)
 from routing_lightning.cli import main
 
-OURS = (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage)
+OURS = (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage, TaskAccuracy)
 PHASE = 40  # batches
 
 

@@ -40,13 +40,22 @@ class Clock(L.Callback):
             Path(trainer.default_root_dir, "measured.json").write_text(json.dumps(content))
 
 
-def train(options: Options, callback: str, words: list[str]) -> Any:
-    """Runs ``train.py fit`` with ``configs/cifar_mtl.yaml``; returns what a callback left in ``measured.json``."""
+def train(options: Options, callback: str, words: list[str], threads: int | None = 0) -> Any:
+    """Runs ``train.py fit`` with ``configs/cifar_mtl.yaml``; returns what a callback left in ``measured.json``.
+
+    Args:
+        options: where it runs.
+        callback: class of the callback.
+        words: more words for the command line.
+        threads: for the environment, which the command line keeps to; 0: those of ``options``; None: none are set.
+    """
     with tempfile.TemporaryDirectory() as folder:
         line = [sys.executable, str(ROOT / "train.py"), "fit", f"--config={ROOT / 'configs' / 'cifar_mtl.yaml'}"]
         line += ["--trainer.enable_progress_bar=false", f"--trainer.callbacks={callback}"]
         line += [f"--trainer.default_root_dir={folder}", *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(options.threads)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads or options.threads)}
+        if threads is None:
+            del environment["OMP_NUM_THREADS"]
         subprocess.run(line, env=environment, cwd=folder, check=True, capture_output=True)
         return json.loads((Path(folder) / "measured.json").read_text())
 

@@ -442,7 +442,8 @@ class TaskClassifier(L.LightningModule):
         found = self.metric(stage).compute()
         loss, accuracies, micro = found[:3]
         self.log(f"{stage}/loss", loss)
-        if self.objective is None or self.objective.targets.number("classes"):
+        with_classes = self.objective is None or self.objective.targets.number("classes") > 0
+        if with_classes:
             self.log(f"{stage}/acc", accuracies.reshape(-1).nanmean(), prog_bar=True)
             self.log(f"{stage}/acc_micro", micro)
         per_task = {"acc": accuracies}
@@ -451,7 +452,7 @@ class TaskClassifier(L.LightningModule):
             for name in ("f1", "r2"):  # a mean of errors in different units would say nothing
                 mean = per_task[name].reshape(-1).nanmean()
                 if not mean.isnan():
-                    self.log(f"{stage}/{name}", mean)
+                    self.log(f"{stage}/{name}", mean, prog_bar=not with_classes)
         for name, values in per_task.items():
             named = zip(self.task_names(), values.reshape(-1), strict=False)
             self.log_dict({f"{stage}/{name}_task/{task}": value for task, value in named if not value.isnan()})

@@ -15,6 +15,7 @@ from routing_lightning.plots.heatmaps import (
 from routing_lightning.plots.overlap import cluster_order, overlap, task_overlap
 from routing_lightning.plots.routing_map import Link, fold_links, route_links, routing_map
 from routing_lightning.plots.style import TASK_COLOURS, save, task_colours, to_array, to_svg
+from routing_lightning.plots.tested import confusion_matrix, folded, label_scores, tested_figure, value_scatter
 
 __all__ = [
     "TASK_COLOURS",
@@ -24,9 +25,12 @@ __all__ = [
     "accuracy_curves",
     "block_usage",
     "cluster_order",
+    "confusion_matrix",
     "evolution_panel",
     "figure_png",
     "fold_links",
+    "folded",
+    "label_scores",
     "overlap",
     "policy_dynamics",
     "policy_evolution",
@@ -36,10 +40,12 @@ __all__ = [
     "save",
     "task_colours",
     "task_overlap",
+    "tested_figure",
     "time_edges",
     "time_position",
     "to_array",
     "to_svg",
     "usage_evolution",
     "usage_heatmap",
+    "value_scatter",
 ]

@@ -57,8 +57,9 @@ class TestedTask:
             return np.asarray(2 * hit / (given + wanted))
 
     def f1_macro(self) -> float:
-        """Mean F1 of the classes or labels that are there or predicted."""
-        return float(np.nanmean(self.f1()))
+        """Mean F1 of the classes or labels that are there or predicted; nan if none is."""
+        scores = self.f1()
+        return float(np.mean(scores[~np.isnan(scores)])) if not np.isnan(scores).all() else np.nan
 
 
 def tested_task(name: str, kind: str, classes: list[str], labels: np.ndarray, predictions: np.ndarray) -> TestedTask:

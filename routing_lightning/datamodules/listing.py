@@ -77,8 +77,8 @@ def listing_of(
         kinds: kinds of tasks by name; those that are not named are of classes.
 
     Raises:
-        UsageError: if there is no entry, a task of classes has a single one, a value is no number, or ``kinds`` names a
-            task that is not there.
+        UsageError: if there is no entry, a task of classes has a single one, values are no numbers or differ too little
+            for float32, or ``kinds`` names a task that is not there.
     """
     if not paths:
         raise UsageError(f"{source} names no labelled image: check root, or the manifest, and the layout")
@@ -153,6 +153,12 @@ def _values(
             f"{source} has {some(named, 'value', 'values')} in task {task} that "
             f"{'is no finite number' if len(wrong) == 1 else 'are no finite numbers'}: write them like 3.5 or -2e3, or "
             "leave the cell empty to leave the line out"
+        )
+    mean, spread = float(values.mean()), float(values.std())
+    if 0 < spread < 1e-5 * abs(mean):
+        raise UsageError(
+            f"{source} has values in task {task} that are {mean:g} on average and differ by {spread:.2g}, which is too "
+            "little for numbers of 7 digits: take off a constant from all of them"
         )
     return values[:, None]
 

@@ -186,7 +186,7 @@ def kinds_table(here: Path) -> dict[tuple[str, str], str]:
 
 def test_the_pages_kinds_from_training_to_an_exported_file(here, capsys):
     said = kinds_table(here)
-    fitted = run(KINDS, "--trainer.max_epochs=12", "--data.init_args.batch_size=4", "--data.init_args.val_fraction=0.2",
+    fitted = run(KINDS, "--trainer.max_epochs=6", "--data.init_args.batch_size=4", "--data.init_args.val_fraction=0.2",
                  "--data.init_args.test_fraction=0.2", "--config=configs/trainer/best.yaml")  # fmt: skip
     printed = " ".join(capsys.readouterr().out.split())
     assert all(word in printed for word in ("Figures per task", "accuracy", "F1", "MAE", "R²", "temperature"))

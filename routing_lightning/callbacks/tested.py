@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from routing_lightning.callbacks.access import log_png, writers
-from routing_lightning.plots import figure_png, tested_figure
-from routing_lightning.record import TestedTask, save_test, tested_task
+from routing_lightning.plots import draw_tested, figure_png
+from routing_lightning.record import TestedTask, save_test, sum_up
 from routing_lightning.rows import RowGatherer
 
 
@@ -74,7 +74,7 @@ class TaskResults(L.Callback):
             else:
                 size: Any = pl_module.num_classes if objective is None else objective.targets.sizes[number]
                 classes = [str(place) for place in range(size)]
-            task = tested_task(name, kind, classes, labels[own], predictions[own])
+            task = sum_up(name, kind, classes, labels[own], predictions[own])
             self._found.append(task)
             if kind == "classes":
                 scores[name] = task.f1_macro()
@@ -91,6 +91,6 @@ class TaskResults(L.Callback):
         save_test(self._found, Path(folder or trainer.default_root_dir))
         pictures = writers(trainer)
         for task in self._found[: self.most_pictures] if pictures else []:
-            png = figure_png(tested_figure(task))
+            png = figure_png(draw_tested(task))
             for writer in pictures:
                 log_png(writer, f"test/{task.name}", png, trainer.global_step)

@@ -15,7 +15,7 @@ from routing_lightning.plots.heatmaps import (
 from routing_lightning.plots.overlap import cluster_order, overlap, task_overlap
 from routing_lightning.plots.routing_map import Link, fold_links, route_links, routing_map
 from routing_lightning.plots.style import TASK_COLOURS, save, task_colours, to_array, to_svg
-from routing_lightning.plots.tested import confusion_matrix, folded, label_scores, tested_figure, value_scatter
+from routing_lightning.plots.tested import confusion_matrix, draw_tested, folded, label_scores, value_scatter
 
 __all__ = [
     "TASK_COLOURS",
@@ -26,6 +26,7 @@ __all__ = [
     "block_usage",
     "cluster_order",
     "confusion_matrix",
+    "draw_tested",
     "evolution_panel",
     "figure_png",
     "fold_links",
@@ -40,7 +41,6 @@ __all__ = [
     "save",
     "task_colours",
     "task_overlap",
-    "tested_figure",
     "time_edges",
     "time_position",
     "to_array",

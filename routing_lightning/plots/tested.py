@@ -122,7 +122,7 @@ def value_scatter(values: np.ndarray, predictions: np.ndarray, title: str = "") 
     return figure
 
 
-def tested_figure(task: TestedTask) -> Figure:
+def draw_tested(task: TestedTask) -> Figure:
     """The figure of a task's kind: confusion matrix, F1 of each label, or values and predictions."""
     title = f"{shortened(task.name, 40)}, {task.samples} test samples"
     if task.kind == "classes":

@@ -11,7 +11,7 @@ from routing_lightning.record.route_record import (
     usage,
     write_whole,
 )
-from routing_lightning.record.tested import TEST_FILE, TestedTask, load_test, save_test, tested_task
+from routing_lightning.record.tested import TEST_FILE, TestedTask, load_test, save_test, sum_up
 
 __all__ = [
     "FILE_NAME",
@@ -25,7 +25,7 @@ __all__ = [
     "load_test",
     "save_test",
     "shares",
-    "tested_task",
+    "sum_up",
     "usage",
     "write_whole",
 ]

@@ -62,7 +62,7 @@ class TestedTask:
         return float(np.mean(scores[~np.isnan(scores)])) if not np.isnan(scores).all() else np.nan
 
 
-def tested_task(name: str, kind: str, classes: list[str], labels: np.ndarray, predictions: np.ndarray) -> TestedTask:
+def sum_up(name: str, kind: str, classes: list[str], labels: np.ndarray, predictions: np.ndarray) -> TestedTask:
     """Sums up one task's samples.
 
     Args:

@@ -19,11 +19,11 @@ from routing_lightning.plots import (
     TASK_COLOURS,
     Curve,
     accuracy_curves,
+    draw_tested,
     fold_links,
     route_links,
     routing_map,
     task_colours,
-    tested_figure,
     to_svg,
 )
 from routing_lightning.plots.style import COLOUR_MAP, INK
@@ -296,7 +296,7 @@ def _tested(runs: Sequence[Run]) -> str:
             rows.append([_text(task.name), task.kind, str(task.samples), right, macro, error])
         head = ["task", "kind", "samples", "accuracy in %", "macro-F1", "mean absolute error"]
         name = _text(f"{method_name(run.config)}, {dataset_name(run.config)}: {run.folder.name}")
-        figures = "".join(_figure(tested_figure(task), "", f"test of {task.name}") for task in run.tested[:MOST_TESTED])
+        figures = "".join(_figure(draw_tested(task), "", f"test of {task.name}") for task in run.tested[:MOST_TESTED])
         rest = len(run.tested) - MOST_TESTED
         more = f"<p>{_count(rest, 'more task')} in {_text(run.folder / TEST_FILE)}.</p>" if rest > 0 else ""
         table = _table(head, rows, f"Test of {name}")

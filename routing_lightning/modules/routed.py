@@ -215,7 +215,13 @@ class RoutedClassifier(TaskClassifier):
         return {"loss": loss, "trace": trace}
 
     def reward(self, hits: Tensor, losses: Tensor, tasks: Tensor) -> Tensor:
-        """Final reward of each sample (N,) by its hit (N,) and its loss (N,), of which "correct" needs no classes'."""
+        """Final reward of each sample, (N,).
+
+        Args:
+            hits: whether its class is predicted, (N,) bool.
+            losses: its loss, (N,); or their mean, (), where hits say all.
+            tasks: its task, (N,).
+        """
         if self.final_reward == "negative_loss":
             return -losses
         reward = correctness_reward(hits)

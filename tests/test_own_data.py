@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from routing_lightning.cli import main
+from routing_lightning.export import load
+from routing_lightning.record import load_test
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-data.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
-PLAIN, TABLE, AUGMENTED = [command for command in COMMANDS if " fit " in command]
+PLAIN, BEST, TABLE, KINDS, AUGMENTED = [command for command in COMMANDS if " fit " in command]
 AFTER = [command for command in COMMANDS if "--ckpt_path" in command]
 (TREE, _SPLIT) = re.findall(r"```\n(photos/.*?)```", PAGE, re.DOTALL)
 LABELS = {task: re.findall(r"(\w+)/\*", rest) for task, rest in re.findall(r"^  (\w+)/ (.*)$", TREE, re.MULTILINE)}
@@ -35,7 +38,8 @@ def here(tmp_path, monkeypatch) -> Path:
                 pixels = colour + generator.integers(0, 50, (20 + i, 30, 3))
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.jpg")
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "augment.yaml").write_text(*re.findall(r"```yaml\n# augment.yaml\n(.*?)```", PAGE, re.DOTALL))
+    for name in ("augment", "kinds"):
+        (tmp_path / f"{name}.yaml").write_text(*re.findall(rf"```yaml\n# {name}.yaml\n(.*?)```", PAGE, re.DOTALL))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -135,3 +139,135 @@ def test_a_mistake_in_a_transform_is_told_in_a_sentence(here, capsys):
         with pytest.raises(SystemExit):
             fit(AUGMENTED)
         assert sentence in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_the_best_checkpoint_is_kept_and_a_run_stops_early(here, capsys):
+    # nothing is learned, so that the first epoch is the best one
+    cli = run(
+        BEST,
+        "--trainer.max_epochs=9",
+        "--record=null",
+        "--model.init_args.optimizer=SGD",
+        "--model.init_args.optimizer.init_args.lr=0.3",
+    )
+    best = Path(cli.trainer.checkpoint_callback.best_model_path)
+    assert (best.name, best.with_name("last.ckpt").is_file()) == ("best.ckpt", True)
+    scores = torch.load(best, weights_only=True)["routing_lightning_progress"]["metrics"]
+    assert cli.trainer.checkpoint_callback.best_model_score == scores["val/loss"]
+    assert cli.trainer.callback_metrics["val/loss"] >= scores["val/loss"]
+    (stop,) = cli.trainer.early_stopping_callbacks
+    assert (stop.monitor, stop.mode, stop.patience) == ("val/loss", "min", 5)
+    assert cli.trainer.current_epoch == min(9, torch.load(best, weights_only=True)["epoch"] + 1 + 5)
+    validated = main(["validate", "--ckpt_path=best", "--trainer.accelerator=cpu"])
+    torch.testing.assert_close(validated.trainer.callback_metrics["val/loss"], scores["val/loss"])
+    # or by accuracy, as the page says
+    options = ["--trainer.callbacks.monitor=val/acc", "--trainer.callbacks.mode=max", "--trainer.max_epochs=1"]
+    cli = run(PLAIN, "--config=configs/trainer/best.yaml", *options, "--record=null")
+    assert cli.trainer.checkpoint_callback.best_model_score == cli.trainer.callback_metrics["val/acc"]
+    capsys.readouterr()
+
+
+def kinds_table(here: Path) -> dict[tuple[str, str], str]:
+    """The page's table and more lines like its own: what is seen depends on the season, and so does the temperature."""
+    (text,) = re.findall(r'```csv title="kinds.csv"\n(.*?)```', PAGE, re.DOTALL)
+    rows = list(csv.reader(text.splitlines()))
+    for i in range(10):
+        for season, tags, degrees in (("summer", ("sun|tree", "sun"), 25), ("winter", ("", "snow; tree"), -5)):
+            path = f"season/{season}/{i}.jpg"
+            more = [("season", season), ("seen", tags[i % 2])] + (
+                [("temperature", str(degrees + i / 10))] if i % 3 else []
+            )
+            named = {tuple(row[:2]) for row in rows}
+            rows += [[path, task, label] for task, label in more if (path, task) not in named]
+    with (here / "kinds.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    return {(path, task): label for path, task, label in rows[1:]}
+
+
+def test_the_pages_kinds_from_training_to_an_exported_file(here, capsys):
+    said = kinds_table(here)
+    fitted = run(KINDS, "--trainer.max_epochs=6", "--data.init_args.batch_size=4", "--data.init_args.val_fraction=0.2",
+                 "--data.init_args.test_fraction=0.2", "--config=configs/trainer/best.yaml")  # fmt: skip
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(word in printed for word in ("Figures per task", "accuracy", "F1", "MAE", "R²", "temperature"))
+    data, logged = fitted.datamodule, fitted.trainer.callback_metrics
+    assert data.class_names == [["summer", "winter"], ["snow", "sun", "tree"], ["value"]]
+    assert len(data.train_dataset.images) == 20
+    assert logged["val/acc"] == logged["val/acc_task/season"] and logged["val/f1"] == logged["val/f1_task/seen"]
+    assert 0 <= logged["val/mae_task/temperature"] < 15  # standard deviation: 15
+    validated, tested, predicted = (run(command.replace("last", "best")) for command in AFTER)
+    best = torch.load(fitted.trainer.checkpoint_callback.best_model_path, weights_only=True)
+    assert best["targets"]["kinds"] == ["classes", "labels", "value"]
+    torch.testing.assert_close(
+        validated.trainer.callback_metrics["val/loss"], best["routing_lightning_progress"]["metrics"]["val/loss"]
+    )
+    # predictions are names and numbers, and what the test measures
+    (path,) = Path().rglob("predictions.csv")
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    by_task = {task: [row for row in rows if row["task"] == task] for task in data.task_names}
+    for row in rows:
+        label, wanted = row["label"], said[row["path"], row["task"]]
+        assert (
+            label == wanted
+            or set(label.split("|")) == set(re.split("; ?|[|]", wanted))
+            or float(label) == float(wanted)
+        )
+    hits = [row["label"] == row["prediction"] for row in by_task["season"]]
+    measured = tested.trainer.callback_metrics
+    assert float(measured["test/acc"]) == pytest.approx(np.mean(hits))
+    errors = [abs(float(row["label"]) - float(row["prediction"])) for row in by_task["temperature"]]
+    assert float(measured["test/mae_task/temperature"]) == pytest.approx(np.mean(errors), rel=1e-4)
+    sets = [(set(row["label"].split("|")), set(row["prediction"].split("|"))) for row in by_task["seen"]]
+    f1 = []
+    for name in ("snow", "sun", "tree"):
+        hit, any_of = sum(name in a and name in b for a, b in sets), sum((name in a) + (name in b) for a, b in sets)
+        f1 += [2 * hit / any_of] if any_of else []
+    assert float(measured["test/f1_task/seen"]) == pytest.approx(np.mean(f1))
+    # the file of the test, its pictures and the page
+    folder = Path(tested.trainer.log_dir)
+    season, seen, temperature = load_test(folder)
+    assert season.f1_macro() == pytest.approx(float(measured["test/f1_macro_task/season"]))
+    assert season.matrix().sum() == season.samples == len(hits)
+    assert seen.f1_macro() == pytest.approx(np.mean(f1))
+    assert temperature.mae == pytest.approx(np.mean(errors), rel=1e-4) and len(temperature.pairs) == len(errors)
+    pictures = EventAccumulator(str(folder), size_guidance={"images": 0})
+    pictures.Reload()
+    assert set(pictures.Tags()["images"]) == {"test/season", "test/seen", "test/temperature"}
+    main(["report", "lightning_logs", "--out=report"])
+    page = Path("report/report.html").read_text()
+    assert "Tests, task by task" in page and "Tasks of labels and of values" in page and "test of temperature" in page
+    # exported files say the same, in the user's units
+    main(["export", fitted.trainer.checkpoint_callback.best_model_path, "--out=exported"])
+    images, tasks, _ = predicted.datamodule.test_dataset[:]
+    for number, (task, kind) in enumerate((("season", "classes"), ("seen", "labels"), ("temperature", "value"))):
+        network, metadata = load(Path(f"exported/{task}.pt2"))
+        assert metadata["task"] == {"name": task, "number": number, "kind": kind}
+        output = network(images[tasks == number])
+        if kind == "value":
+            assert metadata["output"]["mean"] == data.targets.means[2]
+            np.testing.assert_allclose(output[:, 0], [float(row["prediction"]) for row in by_task[task]], rtol=1e-5)
+        else:
+            chosen = [[int(row.argmax())] if kind == "classes" else np.flatnonzero(row > 0) for row in output.numpy()]
+            found = ["|".join(metadata["classes"][label] for label in labels) for labels in chosen]
+            assert found == [row["prediction"] for row in by_task[task]]
+
+
+def test_values_alone_and_a_task_of_one_sample(here, capsys):
+    """Without tasks of classes there is no accuracy; a task may have one sample, in training alone."""
+    lines = [
+        f"season/summer/{i}.jpg,brightness,{i},{part}"
+        for i, part in enumerate(["train"] * 6 + ["val"] * 2 + ["test"] * 2)
+    ]
+    one = ["season/winter/0.jpg,once,3.5,train"]
+    (here / "values.csv").write_text("\n".join(["path,task,label,split", *lines, *one]) + "\n")
+    options = ["--data.init_args.manifest=values.csv", "--data.init_args.kinds={brightness: value, once: value}"]
+    cli = fit(PLAIN, *options, "--config=configs/trainer/best.yaml", "--data.init_args.sampling=balanced")
+    assert cli.model.num_classes == 1
+    names = {name for name in cli.trainer.callback_metrics if name.startswith("val/")}
+    assert names == {"val/loss", "val/r2", "val/mae_task/brightness", "val/r2_task/brightness"}
+    tested = run(AFTER[1])
+    assert "test/acc" not in tested.trainer.callback_metrics
+    assert "MAE" in capsys.readouterr().out
+    main(["report", "lightning_logs", "--out=report"])
+    assert "No accuracy" not in Path("report/report.html").read_text()

@@ -17,11 +17,11 @@ BELOW = {
     "nn": set(),
     "routers": {"nn"},
     "networks": {"nn", "routers"},
-    "modules": {"nn", "routers", "networks", "metrics", "noise", "rows", "trust"},
-    "datamodules": {"noise"},
+    "modules": {"nn", "routers", "networks", "metrics", "noise", "rows", "targets", "trust"},
+    "datamodules": {"noise", "targets"},
     "record": set(),
     "plots": {"record"},
-    "callbacks": {"record", "plots", "rows", "routers"},
+    "callbacks": {"record", "plots", "rows", "routers", "targets"},
     "report": {"record", "plots"},
 }
 

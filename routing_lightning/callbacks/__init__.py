@@ -8,6 +8,7 @@ from routing_lightning.callbacks.recorder import RouteRecorder
 from routing_lightning.callbacks.routing_map import RoutingMap
 from routing_lightning.callbacks.stop import SaveOnStop
 from routing_lightning.callbacks.task_accuracy import TaskAccuracy
+from routing_lightning.callbacks.tested import TaskResults
 
 __all__ = [
     "BlockUsage",
@@ -18,4 +19,5 @@ __all__ = [
     "RunLogger",
     "SaveOnStop",
     "TaskAccuracy",
+    "TaskResults",
 ]

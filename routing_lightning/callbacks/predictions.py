@@ -10,9 +10,13 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import BasePredictionWriter
 
+from routing_lightning.targets import in_words
+
 
 class PredictionTable(BasePredictionWriter):
     """Writes ``predictions.csv`` beside the logs: index, task, label and prediction of each sample, by name.
+
+    Of several labels the names are joined by ``|``; values are in the user's units.
 
     Where the datamodule has ``test_columns``, texts by name for each sample, these columns follow.
 
@@ -44,6 +48,7 @@ class PredictionTable(BasePredictionWriter):
         )
         data = getattr(trainer, "datamodule", None)
         task_names, class_names = getattr(data, "task_names", None), getattr(data, "class_names", None)
+        targets = getattr(data, "targets", None)
         columns = {
             name: values
             for name, values in (getattr(data, "test_columns", None) or {}).items()
@@ -55,7 +60,8 @@ class PredictionTable(BasePredictionWriter):
             writer.writerow(["index", "task", "label", "prediction", *columns])
             for index, row in enumerate(zip(task, label, prediction, strict=True)):
                 names = class_names[row[0]] if class_names else None
-                labels = [names[value] if names and value < len(names) else value for value in row[1:]]
+                kind = targets.kinds[row[0]] if targets is not None else "classes"
+                labels = [in_words(kind, value if isinstance(value, list) else [value], names) for value in row[1:]]
                 further = [values[index] for values in columns.values()]
                 writer.writerow([index, task_names[row[0]] if task_names else row[0], *labels, *further])
         print(f"Predictions: {folder / 'predictions.csv'}")

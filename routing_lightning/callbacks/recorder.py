@@ -158,6 +158,11 @@ class RouteRecorder(L.Callback):
         if self._pending.shape != shape:
             self._clear(shape)
         self.charts = {"accuracy": {f"{stage}, all tasks": ["Multiline", [f"{stage}/acc_task/"]] for stage in STAGES}}
+        objective = getattr(pl_module, "objective", None)
+        for kind, measure in (("labels", "f1"), ("value", "mae"), ("value", "r2")):
+            if objective is not None and objective.targets.number(kind):
+                charts = {f"{stage}, all tasks": ["Multiline", [f"{stage}/{measure}_task/"]] for stage in STAGES}
+                self.charts[measure] = charts
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Records the router as it starts, unless the history goes on; lays out the grouped curves."""

@@ -23,6 +23,7 @@ from routing_lightning.callbacks import (
     RunLogger,
     SaveOnStop,
     TaskAccuracy,
+    TaskResults,
 )
 from routing_lightning.callbacks.predictions import PredictionTable
 from routing_lightning.cli import checkpoints, folders, tables
@@ -40,7 +41,7 @@ from routing_lightning.trust import LIBRARIES
 # What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
 RECORD = tuple(
     {"class_path": f"routing_lightning.callbacks.{callback.__name__}"}
-    for callback in (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage, TaskAccuracy)
+    for callback in (RouteRecorder, PolicyHeatmap, PolicyDynamics, RoutingMap, BlockUsage, TaskAccuracy, TaskResults)
 )
 
 

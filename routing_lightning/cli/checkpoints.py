@@ -120,6 +120,6 @@ def best_of(newest: Path) -> Path:
                 return best
             raise UsageError(f"ckpt_path is best but {best} is gone; give the path of a checkpoint, or last.")
     raise UsageError(
-        f"ckpt_path is best but the run of {newest} compared no checkpoints; give last or a path (for the next run: a "
-        "ModelCheckpoint with monitor: val/acc among trainer.callbacks)."
+        f"ckpt_path is best but the run of {newest} compared no checkpoints; give last or a path (for the next run: "
+        "--config configs/trainer/best.yaml)."
     )

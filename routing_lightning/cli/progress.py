@@ -9,7 +9,7 @@ from rich.table import Column
 from rich.text import Text
 
 # What is shown beside the bar, by the names under which it is logged.
-SHOWN = {"train/loss_step": "loss", "val/acc": "acc"}
+SHOWN = {"train/loss_step": "loss", "val/acc": "acc", "val/f1": "F1", "val/r2": "R²"}
 
 
 class TimeLeft(ProgressColumn):
@@ -27,7 +27,10 @@ class TimeLeft(ProgressColumn):
 
 
 class NarrowProgressBar(RichProgressBar):
-    """Epoch, bar, step, time left, loss and accuracy, in one line of at most 80 columns."""
+    """Epoch, bar, step, time left, loss and accuracy, in one line of at most 80 columns.
+
+    Without tasks of classes F1 and R² are in the place of accuracy.
+    """
 
     def configure_columns(self, trainer: L.Trainer) -> list[Any]:
         """The columns; Lightning adds the metrics."""

@@ -17,26 +17,42 @@ def which_data(stage: str, datamodule: Any) -> str:
 
 
 def accuracy_table(metrics: dict[str, Any], stage: str, data: str) -> Table | None:
-    """Table of a stage's accuracy per task; None if there is none.
+    """Table of what a stage measured per task: accuracy, F1, or error of values; None if there is nothing.
 
     Args:
         metrics: logged values by name.
         stage: ``val`` or ``test``.
         data: what they come from, for the title.
     """
-    if f"{stage}/acc" not in metrics:
+    columns = {}
+    for measure, heading in MEASURES.items():
+        prefix = f"{stage}/{measure}_task/"
+        found = {name.removeprefix(prefix): float(value) for name, value in metrics.items() if name.startswith(prefix)}
+        if found:
+            columns[measure] = (heading, found)
+    if not columns:
         return None
-    prefix = f"{stage}/acc_task/"
-    title = f"Accuracy per task ({data})"
-    table = Table("task", "accuracy", title=title, min_width=len(title))  # else a long title is wrapped
-    for name, value in metrics.items():
-        if name.startswith(prefix):
-            table.add_row(name.removeprefix(prefix), f"{100 * float(value):.1f} %")
+    title = f"{'Accuracy' if list(columns) in (['acc'], ['acc', 'f1_macro']) else 'Figures'} per task ({data})"
+    headings = [heading for heading, _ in columns.values()]
+    table = Table("task", *headings, title=title, min_width=len(title))  # else a long title is wrapped
+    for task in dict.fromkeys(task for _, found in columns.values() for task in found):
+        table.add_row(task, *(_cell(measure, found.get(task)) for measure, (_, found) in columns.items()))
     table.add_section()
-    table.add_row("mean over tasks", f"{100 * float(metrics[f'{stage}/acc']):.1f} %")
+    means = [metrics.get(f"{stage}/{measure}") for measure in columns]
+    table.add_row("mean over tasks", *(_cell(measure, mean) for measure, mean in zip(columns, means, strict=True)))
     if f"{stage}/loss" in metrics:
         table.add_row("mean loss", f"{float(metrics[f'{stage}/loss']):.3f}")
     return table
+
+
+MEASURES = {"acc": "accuracy", "f1_macro": "macro-F1", "f1": "F1", "mae": "MAE", "r2": "R²"}
+"""What tasks are measured by, by the names under which it is logged."""
+
+
+def _cell(measure: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return {"acc": f"{100 * float(value):.1f} %", "mae": f"{float(value):.4g}"}.get(measure, f"{float(value):.3f}")
 
 
 def show(table: Table | None) -> None:

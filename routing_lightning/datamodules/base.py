@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
 from routing_lightning.errors import UsageError
+from routing_lightning.targets import KINDS, Kind, Targets
 
 Batch = tuple[Tensor, Tensor, Tensor]
 Positions = SupportsIndex | slice | Sequence[int] | np.ndarray | Tensor
@@ -37,18 +38,24 @@ INTEGERS = (
 class MultiTaskDataset(Dataset[Batch]):
     """Samples of several tasks over one shared array of images.
 
+    Labels are one number per sample where all tasks are classifications. Where some are of another kind, each sample
+    has a row of K numbers, K being the largest number of outputs of a task: of a task of classes the number of the
+    class comes first, of one of labels a 1 or 0 for each of its labels, of one of values the value, in the user's
+    units; what is left of a row is 0.
+
     Args:
         images: uint8, (M, C, H, W), best stored as (M, H, W, C) and permuted (channels_last). May be memory-mapped.
         index: row of ``images`` for each sample, in [0, M), (N,), of any integer type. An image may serve several
             samples.
         tasks: task of each sample, at least 0, (N,), of any integer type.
-        labels: in-task label of each sample, at least 0, (N,), of any integer type.
+        labels: in-task label of each sample, at least 0, (N,), of any integer type; or, see above, (N, K), of any type
+            of floating point numbers.
 
     Attributes:
         images: as given.
         index: as given, int64.
         tasks: as given, int64.
-        labels: as given, int64.
+        labels: as given, int64 or float32.
 
     Raises:
         UsageError: if a tensor has another type, shape or range.
@@ -60,7 +67,8 @@ class MultiTaskDataset(Dataset[Batch]):
         self.images = images
         self.index = _checked_integers("index", index)
         self.tasks = _checked_integers("tasks", tasks)
-        self.labels = _checked_integers("labels", labels)
+        in_rows = isinstance(labels, Tensor) and labels.is_floating_point() and labels.dim() == 2
+        self.labels = _checked_rows(labels) if in_rows else _checked_integers("labels", labels)
         lengths = [len(self.index), len(self.tasks), len(self.labels)]
         if len(set(lengths)) > 1:
             raise UsageError(
@@ -86,8 +94,8 @@ class MultiTaskDataset(Dataset[Batch]):
                 mask (N,). Negative ones count from the end.
 
         Returns:
-            For a batch images uint8 (B, C, H, W) in channels_last memory, tasks (B,) and labels (B,), int64. For one
-            sample (C, H, W), () and (). All are copies.
+            For a batch images uint8 (B, C, H, W) in channels_last memory, tasks (B,) and labels (B,), int64, or (B, K),
+            float32. For one sample (C, H, W), () and (), or (K,). All are copies.
 
         Raises:
             IndexError: if a position is out of range.
@@ -151,6 +159,8 @@ class MultiTaskData(NamedTuple):
         train: training part.
         val: validation part; None where the test part serves for validation.
         test: test part.
+        kinds: for each task ``"classes"``, ``"labels"`` or ``"value"``, of which the last has a single name in
+            ``class_names``; None: all are of classes. With other kinds the labels of all parts are in rows.
     """
 
     task_names: list[str]
@@ -158,6 +168,7 @@ class MultiTaskData(NamedTuple):
     train: MultiTaskDataset
     val: MultiTaskDataset | None
     test: MultiTaskDataset
+    kinds: Sequence[Kind] | None = None
 
 
 class MultiTaskDataModule(LightningDataModule, ABC):
@@ -187,6 +198,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         classes_per_task: number of labels of each task; like all below known after ``setup``.
         task_names: one name per task.
         class_names: for each task the names of its labels.
+        targets: what the tasks ask for, with mean and standard deviation of values in training; None: all are of
+            classes.
         train_dataset: training part.
         val_dataset: validation part.
         test_dataset: test part, also used for prediction.
@@ -201,6 +214,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
     classes_per_task: list[int]
     task_names: list[str]
     class_names: list[list[str]]
+    targets: Targets | None
     train_dataset: MultiTaskDataset
     val_dataset: MultiTaskDataset
     test_dataset: MultiTaskDataset
@@ -299,6 +313,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self._settle("image_shape", (channels, height, width))
         self.task_names = data.task_names
         self.class_names = data.class_names
+        self.targets = targets_of(data)
         self.train_dataset = data.train
         self.val_dataset = data.test if data.val is None else data.val
         self.test_dataset = data.test
@@ -316,6 +331,13 @@ class MultiTaskDataModule(LightningDataModule, ABC):
                 f"{source} gave {len(data.task_names)} task_names and {len(counts)} class_names, but both must have "
                 "one entry for each task: mend them"
             )
+        kinds = [str(kind) for kind in data.kinds or ["classes"] * len(counts)]
+        if len(kinds) != len(counts) or not set(kinds) <= set(KINDS):
+            raise UsageError(
+                f"{source} gave the kinds {', '.join(kinds)} of {len(counts)} tasks, but must give {', '.join(KINDS)} "
+                "for each: mend them"
+            )
+        in_rows = set(kinds) != {"classes"}
         for part, dataset in (("training", data.train), ("validation", data.val), ("test", data.test)):
             if dataset is None and part == "validation":
                 continue
@@ -332,15 +354,24 @@ class MultiTaskDataModule(LightningDataModule, ABC):
                 )
             if len(dataset) == 0:
                 continue
+            width = int(counts.max())
+            if dataset.labels.shape[1:] != ((width,) if in_rows else ()):
+                needed = f"tasks of several kinds need (N, {width})" if in_rows else "tasks of classes alone need (N,)"
+                raise UsageError(
+                    f"{source} gave labels of shape {tuple(dataset.labels.shape)} in the {part} part, but {needed}: "
+                    "mend them"
+                )
             largest = int(dataset.tasks.max())
             if largest >= len(counts):
                 raise UsageError(
                     f"{source} gave task {largest} in the {part} part, but named {len(counts)} tasks: name all tasks "
                     f"or give tasks in [0, {len(counts)})"
                 )
-            beyond = torch.nonzero(dataset.labels >= counts[dataset.tasks]).flatten()
+            of_classes = torch.tensor([kind == "classes" for kind in kinds])[dataset.tasks]
+            first = dataset.labels[:, 0] if in_rows else dataset.labels
+            beyond = torch.nonzero(of_classes & (first >= counts[dataset.tasks])).flatten()
             if len(beyond):
-                task, label = int(dataset.tasks[beyond[0]]), int(dataset.labels[beyond[0]])
+                task, label = int(dataset.tasks[beyond[0]]), int(first[beyond[0]])
                 raise UsageError(
                     f"{source} gave label {label} of task {task} in the {part} part, but named {int(counts[task])} "
                     f"labels of this task: name all labels or give labels in [0, {int(counts[task])})"
@@ -457,10 +488,23 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return 0, 1
 
 
+def targets_of(data: MultiTaskData) -> Targets | None:
+    """What the tasks ask for, values measured on the training part; None if all are of classes."""
+    if data.kinds is None or set(data.kinds) == {"classes"}:
+        return None
+    means, stds = [0.0] * len(data.kinds), [1.0] * len(data.kinds)
+    for task, kind in enumerate(data.kinds):
+        values = data.train.labels[data.train.tasks == task, 0].double()
+        if kind != "value" or not len(values):
+            continue
+        means[task], stds[task] = float(values.mean()), float(values.std(correction=0)) or 1.0
+    return Targets([str(kind) for kind in data.kinds], [len(names) for names in data.class_names], means, stds)
+
+
 def stratified_split(
     dataset: MultiTaskDataset, fraction: float, seed: int
 ) -> tuple[MultiTaskDataset, MultiTaskDataset | None]:
-    """Holds out the same fraction of each (task, label) pair.
+    """Holds out the same fraction of each (task, label) pair, or of each task where labels are in rows.
 
     Args:
         dataset: N samples.
@@ -478,7 +522,8 @@ def stratified_split(
         return dataset, None
     generator = torch.Generator().manual_seed(seed)
     held_out = torch.zeros(len(dataset), dtype=torch.bool)
-    pairs, group = torch.unique(torch.stack([dataset.tasks, dataset.labels]), dim=1, return_inverse=True)
+    labels = dataset.labels if dataset.labels.dim() == 1 else torch.zeros_like(dataset.tasks)
+    pairs, group = torch.unique(torch.stack([dataset.tasks, labels]), dim=1, return_inverse=True)
     for number, (task, label) in enumerate(pairs.T.tolist()):
         members = torch.nonzero(group == number).flatten()
         if len(members) < 2:
@@ -556,6 +601,16 @@ def _checked_integers(name: str, values: Tensor) -> Tensor:
     values = values.to(torch.int64)
     if len(values) and int(values.min()) < 0:
         raise UsageError(f"{name} has the value {int(values.min())}, but must be at least 0: mend or drop its sample")
+    return values
+
+
+def _checked_rows(values: Tensor) -> Tensor:
+    values = values.to(torch.float32)
+    bad = torch.nonzero(~values.isfinite().all(1)).flatten()
+    if len(bad):
+        raise UsageError(
+            f"labels has the row {values[bad[0]].tolist()}, but all must be finite in float32: mend or drop its sample"
+        )
     return values
 
 

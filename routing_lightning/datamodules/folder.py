@@ -33,6 +33,7 @@ from routing_lightning.datamodules.samplers import TrainingBatchSampler
 from routing_lightning.datamodules.sampling import TaskBatchSampler
 from routing_lightning.errors import UsageError
 from routing_lightning.noise import NoiseKeys
+from routing_lightning.targets import KINDS, Kind
 
 MEASURED_IMAGES = 4096
 """Images of the training part, evenly spread, of which mean and standard deviation are measured."""
@@ -45,7 +46,7 @@ class Plan(NamedTuple):
         files: path of each image, (M,).
         rows: image of each entry, in [0, M), (E,), int64.
         tasks: task of each entry.
-        labels: in-task label of each entry.
+        labels: in-task label of each entry, (E,), or a row, (E, K), where not all tasks are of classes.
         parts: position in ``PARTS`` of each entry; none is left to be drawn.
         entries: position of each entry in the listing.
         notes: sentences about what was left out or looks wrong.
@@ -88,6 +89,9 @@ class FolderMTLDataModule(MultiTaskDataModule):
         test_fraction: part of the images for testing, in [0, 1), where the split is drawn.
         split_seed: seed of the split.
         manifest: CSV or Parquet file, ``~`` is expanded; None: folders.
+        kinds: what tasks of the manifest ask for, by name: ``"classes"``: one of several; ``"labels"``: any number of
+            labels, named in one cell with ``|`` or ``;`` between them, or none; ``"value"``: a number. Tasks that are
+            not named are of classes.
         sampling: how often a training epoch sees each task: ``"size"``: each sample once; ``"balanced"``: all tasks as
             often; a temperature t, at least 1: in proportion to n^(1/t), n being the samples of the task. An epoch has
             as many samples in each case.
@@ -110,6 +114,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         test_fraction: float = 0.1,
         split_seed: int = 0,
         manifest: str | None = None,
+        kinds: dict[str, Literal["classes", "labels", "value"]] | None = None,
         sampling: Literal["size", "balanced"] | float = "size",
         augment: list[v2.Transform] | None = None,
         mean: list[float] | None = None,
@@ -123,6 +128,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self.save_hyperparameters(ignore=["augment"])
         self.manifest = None if manifest is None else Path(expanded(manifest))
         self.folder = Path(expanded(root)) if root is not None else (self.manifest or Path()).parent
+        self.kinds: dict[str, Kind] = kinds or {}
         self.image_size = image_size
         self.image_shape = (3, image_size, image_size)
         self.resize = image_size if resize is None else resize
@@ -143,8 +149,17 @@ class FolderMTLDataModule(MultiTaskDataModule):
     @cached_property
     def listing(self) -> Listing:
         """What folders or table name; read once."""
+        wrong = [f"{name}: {kind}" for name, kind in self.kinds.items() if kind not in KINDS]
+        if wrong:
+            raise UsageError(f"kinds has {', '.join(wrong)}, but a task is of {', '.join(KINDS)}: choose one of them")
         if self.manifest is not None:
-            return read_manifest(self.manifest)
+            return read_manifest(self.manifest, self.kinds)
+        others = [name for name, kind in self.kinds.items() if kind != "classes"]
+        if others:
+            raise UsageError(
+                f"kinds names {some(others, 'task', 'tasks')} of other kinds than classes, but folders hold classes "
+                "alone: write a manifest"
+            )
         if self.root is None:
             raise UsageError("neither root nor manifest is set: give one of them, data.init_args.root or .manifest")
         return scan_folder(self.folder)
@@ -225,7 +240,9 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self._digests = _part_digests(plan)
         self._note_other_images()
         self._set_moments(train)
-        return MultiTaskData(self.listing.task_names, self.listing.class_names, train, val if len(val) else None, test)
+        listing = self.listing
+        validation = val if len(val) else None
+        return MultiTaskData(listing.task_names, listing.class_names, train, validation, test, listing.kinds)
 
     def _source(self) -> str:
         return f"manifest {self.manifest}" if self.manifest is not None else f"root {self.folder}"
@@ -253,8 +270,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         )
         if not len(entries):
             raise UsageError(f"{self._source()} names no image that is there: set root to the folder of the images")
-        sizes = [len(names) for names in listing.class_names]
-        groups = np.cumsum([0, *sizes[:-1]])[tasks] + labels
+        groups = np.unique(np.stack([tasks, labels]), axis=1, return_inverse=True)[1].reshape(-1)
         parts = draw_parts(rows, groups, given, files, self.val_fraction, self.test_fraction, self.split_seed)
         in_train = np.zeros(len(files), bool)
         in_train[rows[parts == TRAIN]] = True
@@ -264,11 +280,14 @@ class FolderMTLDataModule(MultiTaskDataModule):
                 f"{some([files[row] for row in both], 'image is', 'images are')} for training in one task and for "
                 "validation or testing in another, so those figures flatter"
             )
+        if listing.rows is not None:
+            labels = listing.rows[entries]
         return Plan(files, rows, tasks, labels, parts, entries, notes)
 
     def _without_doubles(self, rows: np.ndarray, notes: list[str]) -> np.ndarray:
         """Positions of the entries to keep; rows of images that are missing are -1."""
         listing = self.listing
+        said = listing.labels if listing.rows is None else listing.rows
         seen: dict[tuple[int, int], int] = {}
         kept, double, contrary = [], [], []
         for entry, place in enumerate(zip(rows.tolist(), listing.tasks.tolist(), strict=True)):
@@ -277,7 +296,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
             first = seen.setdefault(place, entry)
             if first == entry:
                 kept.append(entry)
-            elif (listing.labels[first], listing.parts[first]) == (listing.labels[entry], listing.parts[entry]):
+            elif listing.parts[first] == listing.parts[entry] and np.array_equal(said[first], said[entry]):
                 double.append(listing.paths[entry])
             else:
                 contrary.append(f"{listing.paths[entry]} in {listing.task_names[place[1]]}")
@@ -314,13 +333,17 @@ class FolderMTLDataModule(MultiTaskDataModule):
     def _odd_labels(self, plan: Plan) -> list[str]:
         """Sentences about labels and tasks that a part lacks."""
         listing, notes = self.listing, []
-        pairs = set(zip(plan.tasks.tolist(), plan.labels.tolist(), (plan.parts == TRAIN).tolist(), strict=True))
-        unseen = [
-            f"{listing.task_names[task]}/{name}"
-            for task, names in enumerate(listing.class_names)
-            for label, name in enumerate(names)
-            if (task, label, True) not in pairs
-        ]
+        training = plan.parts == TRAIN
+        unseen = []
+        for task, (kind, names) in enumerate(zip(listing.kinds, listing.class_names, strict=True)):
+            rows = plan.labels[training & (plan.tasks == task)]
+            if kind == "value":
+                continue
+            if kind == "labels":
+                seen = set(np.flatnonzero(rows.any(0)).tolist())
+            else:
+                seen = set((rows if rows.ndim == 1 else rows[:, 0].astype(np.int64)).tolist())
+            unseen += [f"{listing.task_names[task]}/{name}" for label, name in enumerate(names) if label not in seen]
         if unseen:
             notes.append(f"{some(unseen, 'label has', 'labels have')} no image for training and cannot be learned")
         for part, name in ((VAL, "validation"), (TEST, "test")):
@@ -417,6 +440,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         """Splits, names of tasks and labels, mean and standard deviation, and how the images are made."""
         state = {**super().state_dict(), "test_fraction": self.test_fraction}
         state["task_names"], state["class_names"] = self.listing.task_names, self.listing.class_names
+        state["kinds"] = [str(kind) for kind in self.listing.kinds]
         state["decoding"] = [self.image_size, self.resize, self.crop]
         state["parts"] = self._digests
         if hasattr(self, "mean"):
@@ -432,6 +456,10 @@ class FolderMTLDataModule(MultiTaskDataModule):
         if "class_names" not in state_dict:
             raise UsageError("the checkpoint was trained on other data than a folder or manifest: give its own data")
         self._check_names(state_dict["task_names"], state_dict["class_names"])
+        kinds = state_dict.get("kinds", ["classes"] * len(state_dict["task_names"]))
+        if kinds != self.listing.kinds:
+            saved = ", ".join(f"{name}: {kind}" for name, kind in zip(state_dict["task_names"], kinds, strict=True))
+            raise UsageError(f"the tasks of the checkpoint are of other kinds ({saved}): set kinds to these")
         size, resize, crop = state_dict["decoding"]
         if size != self.image_size:
             raise UsageError(

@@ -1,8 +1,10 @@
 """Which image has which label in which task: read off the names of folders and files."""
 
 import os
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from routing_lightning.errors import UsageError
+from routing_lightning.targets import Kind
 
 PARTS = ("train", "val", "test")
 """Names of the parts of a split, by their numbers."""
@@ -27,12 +30,16 @@ class Listing:
     Attributes:
         paths: path of each entry's image, relative to the root or absolute, (E,).
         tasks: task of each entry, (E,), int64.
-        labels: in-task label of each entry, (E,), int64.
+        labels: in-task label of each entry, (E,), int64; entries of one task and label are split alike. Of several
+            labels it is the rarest, and their number if there is none; of values it is 0.
         parts: position in ``PARTS`` of each entry, or ``DRAWN``, (E,), int64.
         task_names: names of the tasks, sorted.
-        class_names: for each task the names of its labels, sorted.
+        class_names: for each task the names of its labels, sorted; ``["value"]`` for one of values.
         columns: further columns of a table by name, (E,) texts each.
         notes: sentences about what was left out.
+        kinds: kind of each task.
+        rows: what each entry says where not all tasks are of classes, (E, K), float64, as
+            :class:`~routing_lightning.datamodules.base.MultiTaskDataset` describes it; None: ``labels`` says it.
     """
 
     paths: list[str]
@@ -43,6 +50,8 @@ class Listing:
     class_names: list[list[str]]
     columns: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    kinds: list[Kind] = field(default_factory=list)
+    rows: np.ndarray | None = None
 
 
 def listing_of(
@@ -53,6 +62,7 @@ def listing_of(
     parts: Sequence[int],
     columns: dict[str, list[str]] | None = None,
     notes: Sequence[str] = (),
+    kinds: Mapping[str, Kind] | None = None,
 ) -> Listing:
     """Numbers tasks and labels in the order of their names.
 
@@ -60,34 +70,63 @@ def listing_of(
         source: what the entries come from, for the sentences.
         paths: path of each entry's image, (E,).
         tasks: name of each entry's task, (E,).
-        labels: name of each entry's label, (E,).
+        labels: name of each entry's label, or what a table says in its place, (E,).
         parts: position in ``PARTS`` of each entry, or ``DRAWN``, (E,).
         columns: further columns.
         notes: sentences about what was left out.
+        kinds: kinds of tasks by name; those that are not named are of classes.
 
     Raises:
-        UsageError: if there is no entry, or a task has a single label.
+        UsageError: if there is no entry, a task of classes has a single one, values are no numbers or differ too little
+            for float32, or ``kinds`` names a task that is not there.
     """
     if not paths:
         raise UsageError(f"{source} names no labelled image: check root, or the manifest, and the layout")
     # one name may be written in two ways, with accents composed or apart, by different systems
     tasks = [unicodedata.normalize("NFC", name) for name in tasks]
     labels = [unicodedata.normalize("NFC", name) for name in labels]
-    found: dict[str, set[str]] = {}
-    for task, label in zip(tasks, labels, strict=True):
-        found.setdefault(task, set()).add(label)
-    task_names = sorted(found)
-    class_names = [sorted(found[name]) for name in task_names]
-    single = [name for name, classes in zip(task_names, class_names, strict=True) if len(classes) < 2]
+    kind_of = {unicodedata.normalize("NFC", name): kind for name, kind in (kinds or {}).items()}
+    task_names = sorted(set(tasks))
+    unknown = sorted(set(kind_of) - set(task_names))
+    if unknown:
+        raise UsageError(
+            f"kinds names {some(unknown, 'task', 'tasks')} that {source} does not have: it has "
+            f"{some(task_names, 'task', 'tasks')}, so correct kinds or the table"
+        )
+    number = {name: position for position, name in enumerate(task_names)}
+    task_numbers = np.array([number[name] for name in tasks], np.int64)
+    label_numbers = np.zeros(len(paths), np.int64)
+    class_names: list[list[str]] = []
+    single, rows = [], []
+    for task, name in enumerate(task_names):
+        entries = np.flatnonzero(task_numbers == task).tolist()
+        kind = kind_of.get(name, "classes")
+        texts = [labels[entry] for entry in entries]
+        if kind == "value":
+            found, own, values = ["value"], np.zeros(len(texts), np.int64), _values(source, name, paths, entries, texts)
+        elif kind == "labels":
+            found, own, values = _label_sets(source, name, texts)
+        else:
+            found = sorted(set(texts))
+            within = {label: position for position, label in enumerate(found)}
+            own = np.array([within[text] for text in texts], np.int64)
+            values = own[:, None].astype(np.float64)
+            if len(found) < 2:
+                single.append(name)
+        class_names.append(found)
+        label_numbers[entries] = own
+        rows.append((entries, values))
     if single:
         raise UsageError(
             f"{source} has {some(single, 'task', 'tasks')} with a single label, but a task needs at least 2 to tell "
             "apart: add labels, or leave the task out"
         )
-    number = {name: position for position, name in enumerate(task_names)}
-    within = [{name: position for position, name in enumerate(classes)} for classes in class_names]
-    task_numbers = np.array([number[name] for name in tasks], np.int64)
-    label_numbers = np.array([within[number[task]][label] for task, label in zip(tasks, labels, strict=True)], np.int64)
+    all_kinds: list[Kind] = [kind_of.get(name, "classes") for name in task_names]
+    in_rows = None
+    if set(all_kinds) != {"classes"}:
+        in_rows = np.zeros((len(paths), max(len(names) for names in class_names)))
+        for entries, values in rows:
+            in_rows[entries, : values.shape[1]] = values
     return Listing(
         list(paths),
         task_numbers,
@@ -97,7 +136,53 @@ def listing_of(
         class_names,
         columns or {},
         list(notes),
+        all_kinds,
+        in_rows,
     )
+
+
+def _values(
+    source: str | Path, task: str, paths: Sequence[str], entries: Sequence[int], texts: Sequence[str]
+) -> np.ndarray:
+    """The numbers of a task of values, (E, 1)."""
+    values = np.array([_number(text) for text in texts], np.float64)
+    wrong = np.flatnonzero(~(np.abs(values) < np.finfo(np.float32).max))
+    if len(wrong):
+        named = [f"{texts[place]!r} of {paths[entries[place]]}" for place in wrong.tolist()]
+        raise UsageError(
+            f"{source} has {some(named, 'value', 'values')} in task {task} that "
+            f"{'is no finite number' if len(wrong) == 1 else 'are no finite numbers'}: write them like 3.5 or -2e3, or "
+            "leave the cell empty to leave the line out"
+        )
+    mean, spread = float(values.mean()), float(values.std())
+    if 0 < spread < 1e-5 * abs(mean):
+        raise UsageError(
+            f"{source} has values in task {task} that are {mean:g} on average and differ by {spread:.2g}, which is too "
+            "little for numbers of 7 digits: take off a constant from all of them"
+        )
+    return values[:, None]
+
+
+def _number(text: str) -> float:
+    try:
+        return np.nan if "_" in text else float(text)
+    except ValueError:
+        return np.nan
+
+
+def _label_sets(source: str | Path, task: str, texts: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names of a task's labels; the rarest of each entry, (E,), their number where it has none; (E, K) of 0 or 1."""
+    sets = [{name.strip() for name in re.split("[|;]", text)} - {""} for text in texts]
+    counts = Counter(name for names in sets for name in names)
+    found = sorted(counts)
+    if not found:
+        raise UsageError(f"{source} has task {task} of kind labels without any label: add some, or leave the task out")
+    within = {label: position for position, label in enumerate(found)}
+    rarest = [min((counts[name], within[name]) for name in names)[1] if names else len(found) for names in sets]
+    values = np.zeros((len(texts), len(found)))
+    for entry, names in enumerate(sets):
+        values[entry, [within[name] for name in names]] = 1
+    return found, np.array(rarest, np.int64), values
 
 
 def scan_folder(root: Path) -> Listing:

@@ -2,30 +2,35 @@
 
 import csv
 import io
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from routing_lightning.datamodules.listing import DRAWN, PARTS, Listing, listing_of, some
 from routing_lightning.errors import UsageError
+from routing_lightning.targets import SEPARATOR, Kind
 
 NEEDED = ("path", "task", "label")
 SPLIT = "split"
 
 
-def read_manifest(path: Path) -> Listing:
+def read_manifest(path: Path, kinds: Mapping[str, Kind] | None = None) -> Listing:
     """Reads a table of labelled images; one line says that an image has a label in a task.
 
     The columns are path, task, label and, where the split is given, split: train, val, test, or nothing where it is to
     be drawn. Columns may stand in any order; further ones are kept as text. A CSV file is UTF-8, with commas, or
     semicolons or tabs if its first line has no comma. Spaces around values count for nothing. Lines without a path,
-    task or label are left out and counted.
+    task or label are left out and counted, but in a task of kind labels an empty label says that there is none.
 
     Args:
         path: file whose name ends in .csv, .tsv, .txt or .parquet.
+        kinds: kinds of tasks by name; those that are not named are of classes. With ``"labels"`` the column label has
+            any number of names with ``|`` or ``;`` between them (in Parquet also lists), with ``"value"`` a number.
 
     Raises:
-        UsageError: if the file cannot be read, a column is missing, a split is unknown, or a task has a single label;
-            also if it is Parquet and pyarrow is not installed.
+        UsageError: if the file cannot be read, a column is missing, a split is unknown, a task of classes has a single
+            one, a value is no number, or ``kinds`` names a task that is not there; also if it is Parquet and pyarrow is
+            not installed.
     """
     if not path.is_file():
         raise UsageError(f"manifest {path} is no file: give a CSV or Parquet file")
@@ -45,7 +50,13 @@ def read_manifest(path: Path) -> Listing:
         )
     table = dict(zip(names, columns, strict=True))
     count = len(table["path"])
-    kept = [row for row in range(count) if all(table[name][row] for name in NEEDED)]
+    without = {unicodedata.normalize("NFC", name) for name, kind in (kinds or {}).items() if kind == "labels"}
+    may_be_empty = [unicodedata.normalize("NFC", name) in without for name in table["task"]]
+    kept = [
+        row
+        for row in range(count)
+        if table["path"][row] and table["task"][row] and (table["label"][row] or may_be_empty[row])
+    ]
     notes = []
     complete = set(kept)
     lines = [
@@ -71,7 +82,7 @@ def read_manifest(path: Path) -> Listing:
         name: [values[row] for row in kept] for name, values in table.items() if name and name not in (*NEEDED, SPLIT)
     }
     parts = [PARTS.index(split) if split else DRAWN for split in splits]
-    return listing_of(path, path_column, tasks, labels, parts, further, notes)
+    return listing_of(path, path_column, tasks, labels, parts, further, notes, kinds)
 
 
 Columns = tuple[list[str], Sequence[list[str]]]
@@ -119,11 +130,14 @@ def _read_parquet(path: Path) -> Columns:
         raise UsageError(f"manifest {path} is no Parquet file ({error}): write it again, or save it as CSV") from error
     names = [name.strip().lower() for name in table.column_names]
     _check_names(path, names)
-    columns = [
-        ["" if value is None or value != value else str(value).strip() for value in column.to_pylist()]
-        for column in table.columns
-    ]
+    columns = [[_as_text(value) for value in column.to_pylist()] for column in table.columns]
     return names, columns
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, list):
+        return SEPARATOR.join(_as_text(item) for item in value)
+    return "" if value is None or value != value else str(value).strip()
 
 
 def _check_names(path: Path, names: list[str]) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from routing_lightning import __version__
 from routing_lightning.errors import UsageError
 from routing_lightning.export.files import SUFFIXES, Format, load, save
-from routing_lightning.export.load import Trained, load_trained, moments_of, names_of
-from routing_lightning.export.plain import Input, TaskNetwork, plain_network
+from routing_lightning.export.load import Trained, kind_of, load_trained, moments_of, names_of
+from routing_lightning.export.plain import Input, TaskNetwork, in_units, plain_network
 from routing_lightning.modules import RoutedClassifier
 
 MANIFEST = "manifest.json"
@@ -33,7 +33,7 @@ class Exported:
         parameters: numbers of parameters before, of the model without what only training needs, and after.
         megabytes: size before, parameters and buffers alone, and after, the file.
         milliseconds: median time of one image before and after, on the host, in this process.
-        difference: largest difference of a logit to the model's.
+        difference: largest difference of a logit, or a value in the user's units, to the model's.
         agreement: share of the samples with the model's prediction, in [0, 1].
     """
 
@@ -86,7 +86,11 @@ def export_checkpoint(
     written, entries = [], []
     for number in chosen:
         network = TaskNetwork(
-            plain_network(trained.model, number), len(classes[number]), moments_of(trained.model), given
+            plain_network(trained.model, number),
+            len(classes[number]),
+            moments_of(trained.model),
+            given,
+            kind_of(trained.model, number)[1],
         )
         metadata = metadata_of(trained, number, names[number], classes[number], network, given)
         path = folder / f"{files[number]}{SUFFIXES[kind]}"
@@ -129,9 +133,10 @@ def metadata_of(
     route = None
     if isinstance(model, RoutedClassifier) and not model.router.uses_state:
         route = model.router.routes()[number].tolist()
+    of, value = kind_of(model, number)
     values = {"uint8": [0, 255], "float": [0.0, 1.0]}[kind] if normalised else None
     return {
-        "task": {"name": name, "number": number},
+        "task": {"name": name, "number": number, "kind": of},
         "classes": classes,
         "input": {
             "name": "images",
@@ -142,7 +147,12 @@ def metadata_of(
             "mean": list(data.mean) if normalised else None,
             "std": list(data.std) if normalised else None,
         },
-        "output": {"name": "logits", "shape": ["batch", len(classes)]},
+        "output": {
+            "name": "logits" if value is None else "value",
+            "shape": ["batch", len(classes)],
+            "mean": None if value is None else value[0],
+            "std": None if value is None else value[1],
+        },
         "route": route,
         "source": trained.path.name,
         "software": {"routing_lightning": __version__, "torch": torch.__version__},
@@ -202,12 +212,13 @@ def compared(
     run, _ = load(path)
     model = reference(trained, network)
     images = samples_of(trained, network, number)
-    ours, theirs = model(images, number)[:, : network.classes], run(images)
+    ours, theirs = in_units(model(images, number)[:, : network.classes], network.value), run(images)
     difference = float((ours - theirs).abs().max())
-    agreement = float((ours.argmax(1) == theirs.argmax(1)).float().mean())
-    if not int8 and not difference <= TOLERANCE * max(1.0, float(ours.abs().max())):
+    agreement = float(same_predictions(ours, theirs, *kind_of(trained.model, number)).float().mean())
+    scale = max(1.0 if network.value is None else network.value[1], float(ours.abs().max()))
+    if not int8 and not difference <= TOLERANCE * scale:
         raise UsageError(
-            f"{path} differs from the model by up to {difference:.2g} in a logit; do not use it, and report the "
+            f"{path} differs from the model by up to {difference:.2g} in an output; do not use it, and report the "
             "versions of torch and onnxruntime."
         )
     one = images[:1]
@@ -220,6 +231,15 @@ def compared(
         difference,
         agreement,
     )
+
+
+def same_predictions(ours: Tensor, theirs: Tensor, kind: str, value: tuple[float, float] | None) -> Tensor:
+    """Whether outputs (N, K) say the same, (N,) bool: class, labels, or value to a hundredth of its spread."""
+    if value is not None:
+        return ((ours - theirs).abs() <= 0.01 * value[1]).all(1)
+    if kind == "labels":
+        return ((ours > 0) == (theirs > 0)).all(1)
+    return ours.argmax(1) == theirs.argmax(1)
 
 
 def cost_of(trained: Trained) -> tuple[int, float]:

@@ -106,7 +106,13 @@ def _save_torch(program: torch.export.ExportedProgram, path: Path, metadata: dic
 def _save_onnx(program: torch.export.ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:
     import onnx
 
-    made = torch.onnx.export(program, input_names=["images"], output_names=["logits"], dynamo=True, verbose=False)
+    made = torch.onnx.export(
+        program,
+        input_names=["images"],
+        output_names=[metadata.get("output", {}).get("name", "logits")],
+        dynamo=True,
+        verbose=False,
+    )
     assert made is not None
     model = made.model_proto
     onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in metadata.items()})

@@ -14,6 +14,7 @@ from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.parser import SentenceParser, one_sentence
+from routing_lightning.targets import Targets
 
 
 @dataclass
@@ -56,6 +57,8 @@ def load_trained(path: str | Path, trust: Sequence[str] = ()) -> Trained:
     checkpoint = load(Path(path))
     model, data, sizes = make(config, checkpoint.get("hyper_parameters", {}))
     model.load_state_dict(checkpoint["state_dict"])
+    targets = checkpoint.get("targets")
+    model.take_targets(None if targets is None else Targets(**targets))
     shape = tuple(sizes["image_shape"])  # given or asked of the data
     whole = yaml.safe_load(checkpoint[CONFIG_KEY])
     return Trained(Path(path), model.eval(), data, (shape[0], shape[1], shape[2]), whole, checkpoint)
@@ -98,7 +101,7 @@ def _instance(name: str, kind: type, values: Any) -> object:
 
 
 def names_of(trained: Trained) -> tuple[list[str], list[list[str]]]:
-    """Names of the tasks, and of each task's classes.
+    """Names of the tasks, and of each task's classes or labels; of a task of values it is "value".
 
     They are the data's; where these are not there, tasks and classes are called by their numbers.
     """
@@ -106,9 +109,19 @@ def names_of(trained: Trained) -> tuple[list[str], list[list[str]]]:
     try:
         data.setup("test")
     except (UsageError, OSError):
-        numbers = [str(number) for number in range(model.num_classes)]
-        return [str(task) for task in range(model.num_tasks)], [list(numbers) for _ in range(model.num_tasks)]
+        objective = model.objective
+        sizes = [model.num_classes] * model.num_tasks if objective is None else objective.targets.sizes
+        return [str(task) for task in range(model.num_tasks)], [[str(number) for number in range(n)] for n in sizes]
     return list(data.task_names), [list(names) for names in data.class_names]
+
+
+def kind_of(model: TaskClassifier, task: int) -> tuple[str, tuple[float, float] | None]:
+    """Kind of a task, and mean and standard deviation of its values, if it has some."""
+    if model.objective is None:
+        return "classes", None
+    targets = model.objective.targets
+    kind = targets.kinds[task]
+    return kind, (targets.means[task], targets.stds[task]) if kind == "value" else None
 
 
 def moments_of(model: TaskClassifier) -> tuple[Tensor, Tensor] | None:

@@ -17,7 +17,7 @@ Input = Literal["uint8", "float"]
 
 
 class TaskNetwork(nn.Module):
-    """Images as they are read -> logits of one task's own classes.
+    """Images as they are read -> logits of one task's own classes or labels, or its value in the user's units.
 
     Args:
         body: normalised images (N, C, H, W) -> logits (N, at least ``classes``).
@@ -25,30 +25,42 @@ class TaskNetwork(nn.Module):
         moments: factor and summand that normalise grey values 0..255; None: images come normalised, as float32.
         given: what images are: ``"uint8"``, 0 to 255, or ``"float"``, the same divided by 255. Of no meaning without
             ``moments``.
+        value: mean and standard deviation of the task's values; None: it is of classes or labels.
     """
 
     scale: Tensor | None
     shift: Tensor | None
 
     def __init__(
-        self, body: nn.Module, classes: int, moments: tuple[Tensor, Tensor] | None, given: Input = "uint8"
+        self,
+        body: nn.Module,
+        classes: int,
+        moments: tuple[Tensor, Tensor] | None,
+        given: Input = "uint8",
+        value: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
         self.body = body
         self.classes = classes
         self.grey = given == "float"
+        self.value = value
         self.register_buffer("scale", None if moments is None else moments[0].clone())
         self.register_buffer("shift", None if moments is None else moments[1].clone())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits: (N, C, H, W) -> (N, classes)."""
+        """Logits, or the value: (N, C, H, W) -> (N, classes)."""
         x = images
         if self.scale is not None and self.shift is not None:
             # The datamodule's own operations in its order: the results are the same to the bit.
             x = (x * 255).round() if self.grey else x.to(torch.float32)
             x = x * self.scale + self.shift
         logits: Tensor = self.body(x)
-        return logits[:, : self.classes]
+        return in_units(logits[:, : self.classes], self.value)
+
+
+def in_units(outputs: Tensor, value: tuple[float, float] | None) -> Tensor:
+    """Outputs (N, K) as they are, or, of a task of values with mean and standard deviation, in the user's units."""
+    return outputs if value is None else outputs * value[1] + value[0]
 
 
 def plain_network(model: TaskClassifier, task: int) -> nn.Module:

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
-from routing_lightning.metrics import TaskMetrics
+from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
 from routing_lightning.modules.masking import label_mask, mask_logits
+from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
+from routing_lightning.targets import Targets
 from routing_lightning.trust import check_hyperparameters
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -52,9 +54,14 @@ class TaskClassifier(L.LightningModule):
     Logs ``<stage>/loss``, ``<stage>/acc`` (macro: the mean over tasks), ``<stage>/acc_micro`` (over samples, whatever
     their task) and ``<stage>/acc_task/<name>`` at the end of each epoch, stage being train, val or test.
 
+    Where the data have tasks of other kinds, these are of tasks of classes alone. Of tasks of labels it logs
+    ``<stage>/f1_task/<name>`` (macro: the mean over labels), of those of values ``<stage>/mae_task/<name>`` (in the
+    user's units) and ``<stage>/r2_task/<name>``; and ``<stage>/f1`` and ``<stage>/r2``, means over their tasks. See
+    :class:`~routing_lightning.modules.objective.Objective` for the losses.
+
     Args:
         num_tasks: T, number of tasks, at least 1.
-        num_classes: C, the largest number of labels of a task, at least 2.
+        num_classes: C, the largest number of outputs of a task (classes, labels, or 1 for a value), at least 1.
         optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
@@ -74,8 +81,8 @@ class TaskClassifier(L.LightningModule):
         super().__init__()
         if num_tasks < 1:
             raise UsageError(f"num_tasks is {num_tasks}; give at least 1 task.")
-        if num_classes < 2:
-            raise UsageError(f"num_classes is {num_classes}; give the number of labels of a task, at least 2.")
+        if num_classes < 1:
+            raise UsageError(f"num_classes is {num_classes}; give the number of labels of a task, at least 1.")
         if lr_interval not in ("epoch", "step"):
             raise UsageError(f"lr_interval is {lr_interval!r}; give 'epoch' or 'step'.")
         self.num_tasks = num_tasks
@@ -84,6 +91,7 @@ class TaskClassifier(L.LightningModule):
         self.make_lr_scheduler = lr_scheduler
         self.lr_interval = lr_interval
         self.label_mask: Tensor | None = None  # all tasks have all labels, unless the data say otherwise
+        self.objective: Objective | None = None  # all tasks are of classes, likewise
         self.metrics = torch.nn.ModuleDict(
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
@@ -135,20 +143,28 @@ class TaskClassifier(L.LightningModule):
         if not (isinstance(batch, (tuple, list)) and len(batch) == 3 and all(isinstance(x, Tensor) for x in batch)):
             raise UsageError(f"a batch is a {type(batch).__name__}; the data must yield tensors (image, task, label).")
         images, tasks, labels = batch
-        if not (tasks.shape == labels.shape == images.shape[:1]):
+        given, form = labels, "(N,)"
+        if self.objective is not None:
+            form = f"(N, up to {self.num_classes})"
+            given = (
+                labels[:, 0] if labels.dim() == 2 and 0 < labels.shape[1] <= self.num_classes else labels.new_empty(0)
+            )
+        if not (tasks.shape == given.shape == images.shape[:1]):
             raise UsageError(
                 f"a batch has shapes {tuple(images.shape)}, {tuple(tasks.shape)} and {tuple(labels.shape)}; the data "
-                "must yield as many tasks (N,) and labels (N,) as images (N, ...)."
+                f"must yield as many tasks (N,) and labels {form} as images (N, ...)."
             )
-        for name, values, option, count in (
-            ("task", tasks, "num_tasks", self.num_tasks),
-            ("label", labels, "num_classes", self.num_classes),
-        ):
+        checked = [("task", tasks, "num_tasks", self.num_tasks)]
+        if self.objective is None:
+            checked.append(("label", labels, "num_classes", self.num_classes))
+        for name, values, option, count in checked:
             if len(values) and not (int(values.min()) >= 0 and int(values.max()) < count):
                 bad = int(values[(values < 0) | (values >= count)][0])
                 raise UsageError(
                     f"a batch has {name} {bad}, allowed is 0..{count - 1}; mend the data or set {option} of the model."
                 )
+        if self.objective is not None:
+            self.objective.check(tasks, labels)
         return batch
 
     def task_names(self) -> list[str]:
@@ -177,6 +193,31 @@ class TaskClassifier(L.LightningModule):
                 getattr(self, "_hparams_initial", {}).pop(option, None)
 
         self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
+        targets = getattr(data, "targets", None)
+        if isinstance(targets, Targets) and (stage == "fit" or self.objective is None):
+            self.take_targets(targets)
+
+    def take_targets(self, targets: Targets | None) -> None:
+        """Takes over what the tasks ask for; done by the data or a checkpoint, and by hand for bare loaders.
+
+        Args:
+            targets: kinds, sizes, means and standard deviations; None: all tasks are of classes.
+        """
+        if targets is None:
+            self.objective = None
+            return
+        padding = self.num_tasks - len(targets.kinds)  # a model may be for more tasks than the data have
+        padded = Targets(
+            [*targets.kinds, *["classes"] * padding],
+            [*targets.sizes, *[self.num_classes] * padding],
+            [*targets.means, *[0.0] * padding],
+            [*targets.stds, *[1.0] * padding],
+        )
+        if self.objective is not None and self.objective.targets == padded:
+            return
+        self.objective = Objective(padded, self.num_classes)
+        for name in self.metrics:
+            self.metrics[name] = TargetMetrics(padded, self.num_classes).to(self.device)
 
     # -- labels that a task does not have ------------------------------------------------------------------------------
 
@@ -298,9 +339,11 @@ class TaskClassifier(L.LightningModule):
         """Adds what a resumed run needs and Lightning does not keep.
 
         That is: what of the epoch is done, the training metrics so far, gradients whose step is still to come, the
-        metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels each task has.
+        metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels each task has,
+        and what it asks for where that is not a class.
         """
         checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
+        checkpoint["targets"] = None if self.objective is None else self.objective.targets.state()
         counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
         state: dict[str, Any] = {
             "milestones": self.milestones.state(),
@@ -320,6 +363,9 @@ class TaskClassifier(L.LightningModule):
         """Makes Lightning go on at the very place; the rest waits for the start of the training."""
         mask = checkpoint.get("label_mask")
         self.label_mask = None if mask is None else torch.tensor(mask)
+        targets = checkpoint.get("targets")
+        if targets is not None:
+            self.take_targets(Targets(**targets))
         state = checkpoint.get(KEY)
         self.restored = state
         if state is not None and "loops" in checkpoint:
@@ -385,45 +431,76 @@ class TaskClassifier(L.LightningModule):
         """The metric of a stage: train, val or test."""
         return cast(TaskMetrics, self.metrics[f"{stage}_metrics"])
 
-    def count(self, stage: str, loss: Tensor, hits: Tensor, tasks: Tensor) -> None:
-        """Counts a batch for the stage's metrics: mean loss (), hits (N,) bool, tasks (N,)."""
-        self.metric(stage).update(loss.detach(), hits, tasks.to(hits.device, non_blocking=True))
+    def count(self, stage: str, loss: Tensor, hits: Tensor, tasks: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Counts a batch for the stage's metrics: mean loss (), hits (N,) bool, tasks (N,), logits and labels."""
+        further = () if self.objective is None else (self.objective.predictions(logits.detach(), tasks), labels)
+        self.metric(stage).update(loss.detach(), hits, tasks.to(hits.device, non_blocking=True), *further)
 
     def report(self, stage: str) -> None:
         """Logs the stage's metrics over the epoch, each sample counted once over all processes."""
         # The same on all processes: torchmetrics adds up their counts. It makes numbers of tensors with one entry.
-        loss, accuracies, micro = self.metric(stage).compute()
-        accuracies = accuracies.reshape(-1)
+        found = self.metric(stage).compute()
+        loss, accuracies, micro = found[:3]
         self.log(f"{stage}/loss", loss)
-        self.log(f"{stage}/acc", accuracies.nanmean(), prog_bar=True)
-        self.log(f"{stage}/acc_micro", micro)
-        named = zip(self.task_names(), accuracies, strict=False)
-        self.log_dict({f"{stage}/acc_task/{name}": value for name, value in named if not value.isnan()})
+        with_classes = self.objective is None or self.objective.targets.number("classes") > 0
+        if with_classes:
+            self.log(f"{stage}/acc", accuracies.reshape(-1).nanmean(), prog_bar=True)
+            self.log(f"{stage}/acc_micro", micro)
+        per_task = {"acc": accuracies}
+        if isinstance(found, Scores):
+            per_task |= {"f1": found.f1, "mae": found.mae, "r2": found.r2}
+            for name in ("f1", "r2"):  # a mean of errors in different units would say nothing
+                mean = per_task[name].reshape(-1).nanmean()
+                if not mean.isnan():
+                    self.log(f"{stage}/{name}", mean, prog_bar=not with_classes)
+        for name, values in per_task.items():
+            named = zip(self.task_names(), values.reshape(-1), strict=False)
+            self.log_dict({f"{stage}/{name}_task/{task}": value for task, value in named if not value.isnan()})
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, batch: Batch, stage: str) -> dict[str, Any] | None:
-        """One batch of validation or test; what it returns reaches the callbacks."""
+    def losses(self, logits: Tensor, tasks: Tensor, labels: Tensor, apart: bool) -> Tensor:
+        """Loss of each sample (N,), or, where ``apart`` is false and one operation gives it, their mean ()."""
+        if self.objective is not None:
+            return self.objective.losses(logits, tasks, labels)
+        return cross_entropy(logits.float(), labels, reduction="none" if apart else "mean")
+
+    def hits(self, logits: Tensor, tasks: Tensor, labels: Tensor) -> Tensor:
+        """Whether each sample's class is predicted, (N,) bool; false for tasks of another kind."""
+        return logits.argmax(1) == labels if self.objective is None else self.objective.hits(logits, tasks, labels)
+
+    def predictions(self, logits: Tensor, tasks: Tensor) -> Tensor:
+        """What logits say, in the form of a batch's labels: (N,) int64, or (N, C) float32 with tasks of other kinds."""
+        return logits.argmax(1) if self.objective is None else self.objective.predictions(logits, tasks)
+
+    def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
+        """One batch of validation or test; returns the ``prediction``, for callbacks."""
         images, tasks, labels = batch
-        self.count_logits(stage, self(images, tasks), tasks, labels)
-        return None
+        logits = self(images, tasks)
+        self.count_logits(stage, logits, tasks, labels)
+        return {"prediction": self.predictions(logits, tasks)}
 
     def count_logits(self, stage: str, logits: Tensor, tasks: Tensor, labels: Tensor) -> None:
         """Counts a batch by its logits (N, C)."""
-        self.count(stage, cross_entropy(logits.float(), labels), logits.argmax(1) == labels, tasks)
+        loss = self.losses(logits, tasks, labels, apart=False).mean()
+        self.count(stage, loss, self.hits(logits, tasks, labels), tasks, logits, labels)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any] | None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Counts a batch for ``val/*``."""
         return self.evaluate(batch, "val")
 
-    def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any] | None:
+    def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Counts a batch for ``test/*``."""
         return self.evaluate(batch, "test")
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Predictions of a batch: ``task``, ``label`` and ``prediction``, each (N,) int64 on the host."""
+        """Predictions of a batch, on the host: ``task`` (N,), and ``label`` and ``prediction``.
+
+        The latter two are (N,) int64, or (N, K) and (N, C) float32 where tasks are of other kinds than classes, as
+        :class:`~routing_lightning.datamodules.base.MultiTaskDataset` says.
+        """
         images, tasks, labels = batch
-        prediction = self(images, tasks).argmax(1)
+        prediction = self.predictions(self(images, tasks), tasks)
         return {"task": tasks.cpu(), "label": labels.cpu(), "prediction": prediction.cpu()}
 
     # Metrics begin anew at the start of an epoch, not after its report: one that was broken off leaves nothing behind.

@@ -7,7 +7,6 @@ from typing import Any
 
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
@@ -30,7 +29,7 @@ class MultiTaskClassifier(TaskClassifier):
 
     Args:
         num_tasks: T, number of tasks, at least 1.
-        num_classes: C, the largest number of labels of a task, at least 2.
+        num_classes: C, the largest number of outputs of a task (classes, labels, or 1 for a value), at least 1.
         image_shape: channels, height and width of the images.
         network: makes the network from the size of the feature vector, T and C, for instance the class
             :class:`~routing_lightning.networks.TaskSpecific`.
@@ -102,9 +101,9 @@ class MultiTaskClassifier(TaskClassifier):
         """The loss of a batch."""
         images, tasks, labels = batch
         logits, auxiliary = self.run(images, tasks)
-        losses = cross_entropy(logits.float(), labels, reduction="none")
+        losses = self.losses(logits, tasks, labels, apart=True)
         mean = losses.detach().mean()
-        self.count("train", mean, logits.argmax(1) == labels, tasks)
+        self.count("train", mean, self.hits(logits, tasks, labels), tasks, logits, labels)
         self.log("train/loss_step", mean, prog_bar=True)
         if auxiliary is not None:
             self.log("train/auxiliary_loss", auxiliary.detach())

@@ -10,7 +10,6 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
@@ -46,13 +45,14 @@ class RoutedClassifier(TaskClassifier):
 
     Args:
         num_tasks: T, number of tasks, at least 1.
-        num_classes: C, the largest number of labels of a task, at least 2.
+        num_classes: C, the largest number of outputs of a task (classes, labels, or 1 for a value), at least 1.
         image_shape: channels, height and width of the images.
         router: who picks the blocks.
         network: the body: a module that maps images (N, C, H, W) to logits and holds routed layers, or what makes it
             from ``image_shape``, ``num_tasks`` and ``num_classes``; by default the paper's routing-all-fc.
-        final_reward: ``"correct"``: +1 for a right prediction, -1 for a wrong one; ``"negative_loss"``: minus the loss
-            of the sample (paper, section 3.1.1).
+        final_reward: ``"correct"``: +1 for a right prediction, -1 for a wrong one, and minus the loss of the sample for
+            tasks of labels or values, of which a prediction is more or less right; ``"negative_loss"``: minus the loss
+            for all (paper, section 3.1.1).
         optimizer: makes the optimizer of the network; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
@@ -171,11 +171,11 @@ class RoutedClassifier(TaskClassifier):
         return self.masked(logits, tasks), trace
 
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
-        """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""
+        """One batch of validation or test; returns ``prediction`` and ``trace`` of this process's, for callbacks."""
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=False)
         self.count_logits(stage, logits, tasks, labels)
-        return {"trace": trace}
+        return {"prediction": self.predictions(logits, tasks), "trace": trace}
 
     def noise(self, batch_idx: int) -> torch.Generator:
         """Source of a batch's action noise, on the host."""
@@ -189,13 +189,12 @@ class RoutedClassifier(TaskClassifier):
         """
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
-        hits = logits.argmax(1) == labels
+        hits = self.hits(logits, tasks, labels)
         # Each sample's own loss costs more than the mean, which takes one operation.
         apart = self.aggregator is not None or self.final_reward == "negative_loss"
-        losses = cross_entropy(logits.float(), labels, reduction="none" if apart else "mean")
-        loss = losses.mean() if apart else losses
-        reward = correctness_reward(hits) if self.final_reward == "correct" else -losses.detach()
-        trace.final_reward = reward.float().cpu()
+        losses = self.losses(logits, tasks, labels, apart)
+        loss = losses.mean() if losses.dim() else losses
+        trace.final_reward = self.reward(hits, losses.detach(), tasks).float().cpu()
         self.take_gradients(losses, self.router.auxiliary_loss(trace), tasks)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.step_optimizer()
@@ -208,12 +207,27 @@ class RoutedClassifier(TaskClassifier):
             self.step_schedulers("epoch")
 
         loss = loss.detach()
-        self.count("train", loss, hits, tasks)
+        self.count("train", loss, hits, tasks, logits, labels)
         # Lightning takes longer to note a number than we to learn from a batch, and shows every n-th one only.
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if batch_idx == 0 or (every > 0 and (self.trainer.fit_loop.total_batch_idx + 1) % every == 0):
             self.log("train/loss_step", loss, prog_bar=True)
         return {"loss": loss, "trace": trace}
+
+    def reward(self, hits: Tensor, losses: Tensor, tasks: Tensor) -> Tensor:
+        """Final reward of each sample, (N,).
+
+        Args:
+            hits: whether its class is predicted, (N,) bool.
+            losses: its loss, (N,); or their mean, (), where hits say all.
+            tasks: its task, (N,).
+        """
+        if self.final_reward == "negative_loss":
+            return -losses
+        reward = correctness_reward(hits)
+        if self.objective is None:
+            return reward
+        return torch.where(self.objective.asked(tasks, hits.device).classes, reward, -losses)
 
     def take_gradients(self, losses: Tensor, auxiliary: Tensor | None, tasks: Tensor) -> None:
         """Adds the gradients of a batch's loss to those since the last step.

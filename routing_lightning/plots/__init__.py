@@ -15,6 +15,7 @@ from routing_lightning.plots.heatmaps import (
 from routing_lightning.plots.overlap import cluster_order, overlap, task_overlap
 from routing_lightning.plots.routing_map import Link, fold_links, route_links, routing_map
 from routing_lightning.plots.style import TASK_COLOURS, save, task_colours, to_array, to_svg
+from routing_lightning.plots.tested import confusion_matrix, draw_tested, folded, label_scores, value_scatter
 
 __all__ = [
     "TASK_COLOURS",
@@ -24,9 +25,13 @@ __all__ = [
     "accuracy_curves",
     "block_usage",
     "cluster_order",
+    "confusion_matrix",
+    "draw_tested",
     "evolution_panel",
     "figure_png",
     "fold_links",
+    "folded",
+    "label_scores",
     "overlap",
     "policy_dynamics",
     "policy_evolution",
@@ -42,4 +47,5 @@ __all__ = [
     "to_svg",
     "usage_evolution",
     "usage_heatmap",
+    "value_scatter",
 ]

@@ -1,4 +1,4 @@
-"""What a run leaves behind of its routes: the raw numbers behind all figures, and their file."""
+"""What a run leaves behind of its routes and its tests: the raw numbers behind all figures, and their files."""
 
 from routing_lightning.record.route_record import (
     FILE_NAME,
@@ -11,15 +11,21 @@ from routing_lightning.record.route_record import (
     usage,
     write_whole,
 )
+from routing_lightning.record.tested import TEST_FILE, TestedTask, load_test, save_test, sum_up
 
 __all__ = [
     "FILE_NAME",
     "POOLED",
+    "TEST_FILE",
     "RouteRecord",
+    "TestedTask",
     "action_labels",
     "in_use",
     "least_use",
+    "load_test",
+    "save_test",
     "shares",
+    "sum_up",
     "usage",
     "write_whole",
 ]

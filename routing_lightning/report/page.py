@@ -19,6 +19,7 @@ from routing_lightning.plots import (
     TASK_COLOURS,
     Curve,
     accuracy_curves,
+    draw_tested,
     fold_links,
     route_links,
     routing_map,
@@ -26,7 +27,7 @@ from routing_lightning.plots import (
     to_svg,
 )
 from routing_lightning.plots.style import COLOUR_MAP, INK
-from routing_lightning.record import RouteRecord
+from routing_lightning.record import TEST_FILE, RouteRecord
 from routing_lightning.report.methods import (
     EPOCHS,
     SAME,
@@ -45,6 +46,7 @@ from routing_lightning.report.runs import Run, join_resumed, read_run
 MOST_ROUTED = 24  # groups whose routes are shown
 MOST_FRAMES = 40  # pictures of a policy evolution
 MOST_CELLS = 200_000  # numbers of a policy evolution
+MOST_TESTED = 24  # tasks of a test that are drawn
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -83,7 +85,7 @@ def page(groups: Sequence[Group], evaluations: Sequence[Run] = ()) -> str:
             f"<p>Routes of {len(routed) - MOST_ROUTED} more groups are left out; <code>train.py plot RUN</code> draws "
             "them.</p>"
         )
-    parts += [_cost(groups), _evaluations(evaluations)]
+    parts += [_cost(groups), _evaluations(evaluations), _tested(evaluations)]
     assets = files("routing_lightning.report")
     return (
         assets.joinpath("page.html")
@@ -188,7 +190,8 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
             name = f"{group.method} (paper, test set)"
             curves.append(Curve(name, np.array(epochs), values, np.zeros(len(values)), dashed=True, colour=colour))
     if not curves:
-        return "<p>No accuracy was logged yet.</p>"
+        scores = any(run.task_scores for group in groups for run in group.runs)
+        return "" if scores else "<p>No accuracy was logged yet.</p>"
     where = _measured(groups)
     caption = "The band is one standard deviation over seeds." * any(np.any(curve.spread > 0) for curve in curves)
     figure = accuracy_curves(
@@ -260,7 +263,11 @@ def _against_control(groups: Sequence[Group]) -> str:
 
 def evaluated(runs: Sequence[Run]) -> list[Run]:
     """The runs that evaluated a checkpoint, and trainings that were tested as well."""
-    return [run for run in runs if run.test_accuracy is not None or (run.command == "validate" and run.accuracy)]
+    return [
+        run
+        for run in runs
+        if run.test_accuracy is not None or run.tested or (run.command == "validate" and run.accuracy)
+    ]
 
 
 def _evaluations(runs: Sequence[Run]) -> str:
@@ -279,6 +286,36 @@ def _evaluations(runs: Sequence[Run]) -> str:
     return "<h2>Evaluated checkpoints</h2>" + _table(head, rows, "Accuracy in %, mean over tasks")
 
 
+def _tested(runs: Sequence[Run]) -> str:
+    """Of each test a table of its tasks, and a figure of each."""
+    shown: list[str] = []
+    for run in runs:
+        if not run.tested:
+            continue
+        rows = []
+        for task in run.tested:
+            macro = "" if task.kind == "value" else f"{task.f1_macro():.3f}"
+            right = _percent(task.matrix().trace() / task.samples) if task.kind == "classes" else ""
+            error = "" if task.mae is None else f"{task.mae:.4g}"
+            rows.append([_text(task.name), task.kind, str(task.samples), right, macro, error])
+        head = ["task", "kind", "samples", "accuracy in %", "macro-F1", "mean absolute error"]
+        name = _text(f"{method_name(run.config)}, {dataset_name(run.config)}: {run.folder.name}")
+        figures = "".join(_figure(draw_tested(task), "", f"test of {task.name}") for task in run.tested[:MOST_TESTED])
+        rest = len(run.tested) - MOST_TESTED
+        more = f"<p>{_count(rest, 'more task')} in {_text(run.folder / TEST_FILE)}.</p>" if rest > 0 else ""
+        table = _table(head, rows, f"Test of {name}")
+        shown.append(
+            f"<details{' open' if not shown else ''}><summary>{name}</summary>{table}{figures}{more}</details>"
+        )
+    if not shown:
+        return ""
+    text = (
+        "<p>Of tasks of classes which are taken for which: a row per class, brighter where more of its samples go; of "
+        "many classes those with most mistakes. Of labels the F1 of each, of values the predictions over them.</p>"
+    )
+    return "<h2>Tests, task by task</h2>" + text + "".join(shown)
+
+
 def _ours(value: tuple[float, float] | None) -> str:
     if value is None:
         return "-"
@@ -291,6 +328,37 @@ def _paper(values: dict[int, float] | None, epoch: int) -> str:
 
 
 def _per_task(groups: Sequence[Group]) -> str:
+    return _accuracies(groups) + _scores(groups)
+
+
+def _scores(groups: Sequence[Group]) -> str:
+    """What tasks of labels and of values are measured by."""
+    names = {"f1": "F1", "mae": "MAE", "r2": "R²"}
+    rows = []
+    for measure, name in names.items():
+        for task in dict.fromkeys(
+            task for group in groups for run in group.runs for task in run.task_scores.get(measure, ())
+        ):
+            cells = []
+            for group in groups:
+                found = [
+                    run.task_scores[measure][task] for run in group.runs if task in run.task_scores.get(measure, ())
+                ]
+                value = mean_and_spread(found)
+                spread = "" if value is None or math.isnan(value[1]) else f" ± {value[1]:.3g}"
+                cells.append("-" if value is None else f"<b>{value[0]:.4g}</b>{spread}")
+            rows.append([_text(task), name, *cells])
+    if not rows:
+        return ""
+    caption = (
+        f"Tasks of labels (F1, mean over labels) and of values (mean absolute error in their own units, and R²) at the "
+        f"last epoch, {_measured(groups)}, mean ± standard deviation over seeds"
+    )
+    head = ["task", "measure", *(_text(group.name) for group in groups)]
+    return "<h3>Tasks of labels and of values</h3>" + _table(head, rows, caption)
+
+
+def _accuracies(groups: Sequence[Group]) -> str:
     tasks = list(dict.fromkeys(task for group in groups for run in group.runs for task in run.task_accuracy))
     if not tasks:
         return ""
@@ -419,7 +487,7 @@ def _cost(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
         seconds = [run.epoch_seconds for run in group.runs if run.epoch_seconds is not None]
-        epochs = statistics.fmean(len(run.accuracy) for run in group.runs)
+        epochs = statistics.fmean(run.epochs for run in group.runs)
         weights = next((run.parameters for run in group.runs if run.parameters is not None), None)
         median = statistics.median(seconds) if seconds else None
         rows.append(

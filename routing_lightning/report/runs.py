@@ -15,9 +15,9 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from routing_lightning.errors import UsageError
-from routing_lightning.record import FILE_NAME, RouteRecord
+from routing_lightning.record import FILE_NAME, TEST_FILE, RouteRecord, TestedTask, load_test
 
-MARKS = ("config.yaml", "metrics.csv", "events.out.tfevents.*", FILE_NAME)
+MARKS = ("config.yaml", "metrics.csv", "events.out.tfevents.*", FILE_NAME, TEST_FILE)
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -65,7 +65,9 @@ class Run:
         config: its config, empty if it was not started from the command line.
         accuracy: ``val/acc`` in [0, 1] at the end of each epoch, counted from 1.
         test_accuracy: ``test/acc`` in [0, 1], None if it was not tested.
-        task_accuracy: accuracy of each task by name, at the last epoch.
+        task_accuracy: accuracy of each task of classes by name, at the last epoch.
+        task_scores: F1, MAE and R² of each task of another kind by name, at the last epoch, by the name of the measure.
+        epochs: epochs that ended with a validation.
         epoch_seconds: median time of an epoch with its validation; None if unknown.
         tags: names of what it logged.
         before: the training that this one went on from, where both are known.
@@ -76,6 +78,8 @@ class Run:
     accuracy: dict[int, float] = field(default_factory=dict)
     test_accuracy: float | None = None
     task_accuracy: dict[str, float] = field(default_factory=dict)
+    task_scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    epochs: int = 0
     epoch_seconds: float | None = None
     tags: set[str] = field(default_factory=set)
     before: "Run | None" = None
@@ -91,7 +95,7 @@ class Run:
             return "fit"
         if "return_predictions" in self.config:
             return "predict"
-        if "test/acc" in self.tags:
+        if "test/loss" in self.tags or "test/acc" in self.tags:
             return "test"
         return "validate" if "verbose" in self.config else "fit"
 
@@ -111,6 +115,11 @@ class Run:
         if (record is None or not len(record.steps)) and self.before is not None:
             return self.before.record
         return record
+
+    @cached_property
+    def tested(self) -> list[TestedTask]:
+        """What its test found of each task, if it is one."""
+        return load_test(self.folder)
 
     @cached_property
     def parameters(self) -> int | None:
@@ -146,12 +155,13 @@ def read_run(folder: Path) -> Run:
             raise UsageError(f"{config} is no YAML ({error}); mend it, or leave this run out.") from error
     if any(folder.glob("events.out.tfevents.*")):
         _read_events(run)
-    if not run.accuracy and (folder / "metrics.csv").is_file():
+    if not run.epochs and (folder / "metrics.csv").is_file():
         _read_csv(run)
     return run
 
 
 TASK = "val/acc_task/"
+SCORES = ("f1", "mae", "r2")  # what tasks of other kinds than classes are measured by
 EPOCH = ("epoch", "time/epoch")  # tags of the epoch's number: Lightning's, and that of our logger
 
 
@@ -162,17 +172,25 @@ def _read_events(run: Run) -> None:
     run.tags = set(events.Tags()["scalars"])
     if "test/acc" in run.tags:
         run.test_accuracy = events.Scalars("test/acc")[-1].value
-    if "val/acc" not in run.tags:
+    # Without tasks of classes there is no accuracy.
+    ending = "val/acc" if "val/acc" in run.tags else "val/loss"
+    if ending not in run.tags:
         return
     epoch_at = {event.step: int(event.value) + 1 for tag in EPOCH if tag in run.tags for event in events.Scalars(tag)}
     times: dict[int, float] = {}
-    for number, event in enumerate(events.Scalars("val/acc"), start=1):
+    for number, event in enumerate(events.Scalars(ending), start=1):
         epoch = epoch_at.get(event.step, number)
-        run.accuracy[epoch] = event.value
+        if ending == "val/acc":
+            run.accuracy[epoch] = event.value
         times[epoch] = event.wall_time
+    run.epochs = len(times)
     for tag in run.tags:
         if tag.startswith(TASK):
             run.task_accuracy[tag.removeprefix(TASK)] = events.Scalars(tag)[-1].value
+        for score in SCORES:
+            if tag.startswith(prefix := f"val/{score}_task/"):
+                values = run.task_scores.setdefault(score, {})
+                values[tag.removeprefix(prefix)] = events.Scalars(tag)[-1].value
     run.epoch_seconds = seconds_per_epoch(times, events.FirstEventTimestamp())
 
 
@@ -197,11 +215,20 @@ def _read_csv(run: Run) -> None:
             run.tags |= {name for name, value in row.items() if name and value}
             if row.get("test/acc"):
                 run.test_accuracy = float(row["test/acc"])
-            if not row.get("val/acc") or not row.get("epoch"):
+            if not (row.get("val/acc") or row.get("val/loss")) or not row.get("epoch"):
                 continue
-            run.accuracy[int(float(row["epoch"])) + 1] = float(row["val/acc"])
-            tasks = {name: value for name, value in row.items() if name and name.startswith(TASK) and value}
-            run.task_accuracy = {name.removeprefix(TASK): float(value) for name, value in tasks.items()}
+            run.epochs += 1
+            if row.get("val/acc"):
+                run.accuracy[int(float(row["epoch"])) + 1] = float(row["val/acc"])
+            values = {name: float(value) for name, value in row.items() if name and "_task/" in name and value}
+            run.task_accuracy = _below(TASK, values)
+            found = {score: _below(f"val/{score}_task/", values) for score in SCORES}
+            run.task_scores = {score: tasks for score, tasks in found.items() if tasks}
+
+
+def _below(prefix: str, values: dict[str, float]) -> dict[str, float]:
+    """The values whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def join_resumed(runs: list[Run]) -> list[Run]:
@@ -230,6 +257,8 @@ def join_resumed(runs: list[Run]) -> list[Run]:
         first = min(run.accuracy, default=math.inf)
         run.accuracy = {epoch: v for epoch, v in run.before.accuracy.items() if epoch < first} | run.accuracy
         run.task_accuracy = run.task_accuracy or run.before.task_accuracy
+        run.task_scores = run.task_scores or run.before.task_scores
+        run.epochs = len(run.accuracy) or run.epochs + run.before.epochs
         run.epoch_seconds = run.before.epoch_seconds if run.epoch_seconds is None else run.epoch_seconds
 
     for run in trainings:

@@ -18,8 +18,8 @@ def test_accuracies_of_all_tasks_are_drawn_over_the_epochs(fit):
     assert Image.open(io.BytesIO(pictures[-1].encoded_image_string)).width > 300
     for task in range(3):
         values = [value.value for value in logged.Scalars(f"val/acc_task/task_{task}")]
-        assert list(callback.history[f"task_{task}"]) == [1, 2, 3]
-        np.testing.assert_allclose(list(callback.history[f"task_{task}"].values()), values)
+        assert list(callback.history[f"val/acc_task/task_{task}"]) == [1, 2, 3]
+        np.testing.assert_allclose(list(callback.history[f"val/acc_task/task_{task}"].values()), values)
 
 
 def test_a_resumed_run_goes_on_with_its_history(fit):

@@ -71,7 +71,7 @@ def test_all_tasks_are_written_and_used_elsewhere(checkpoint, tmp_path, capsys):
 def test_onnx_is_used_elsewhere(checkpoint, tmp_path, needs_onnx):
     main(["export", str(checkpoint), f"--out={tmp_path / 'exported'}", "--format=onnx", "--task=digit_3"])
     _, metadata = load(tmp_path / "exported" / "digit_3.onnx")
-    assert metadata["task"] == {"name": "digit_3", "number": 3}
+    assert metadata["task"] == {"name": "digit_3", "number": 3, "kind": "classes"}
     assert elsewhere("onnxruntime", tmp_path).count("'") == 8  # four names
 
 

@@ -23,7 +23,7 @@ class UnevenDataModule(ToyDataModule):
         super().__init__(num_classes=4)
 
     def load_data(self) -> MultiTaskData:
-        names, _, train, _, test = super().load_data()
+        names, _, train, _, test, _ = super().load_data()
         for part in (train, test):
             part.labels %= torch.tensor(COUNTS)[part.tasks]
         return MultiTaskData(names, [[str(i) for i in range(count)] for count in COUNTS], train, None, test)

@@ -273,7 +273,7 @@ def test_more_tasks_in_the_data_than_in_the_model_is_told():
     ("option", "value"),
     [
         ("num_tasks", 0),
-        ("num_classes", 1),
+        ("num_classes", 0),
         ("depth", 0),
         ("hidden", 0),
         ("num_blocks", 0),

@@ -126,6 +126,20 @@ class RoutingCLI(LightningCLI):
             raise UsageError(f"seed_everything is {seed}; give an integer from 0 to {2**32 - 1}, or true to draw one.")
         super()._set_seed()
 
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Begins a training at epoch 0 from a checkpoint that holds weights alone, such as that of ``extend``."""
+        kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        path = kwargs.get("ckpt_path")
+        if subcommand == "fit" and path is not None and Path(str(path)).is_file():
+            checkpoint = checkpoints.load(Path(str(path)))
+            if "optimizer_states" not in checkpoint:
+                self.model.on_load_checkpoint(checkpoint)
+                self.model.load_state_dict(checkpoint["state_dict"])
+                kwargs["ckpt_path"] = None
+                if self.trainer.is_global_zero:
+                    print(f"ckpt_path {path} holds weights alone: training begins at epoch 0")
+        return kwargs
+
     # -- making the parts ----------------------------------------------------------------------------------------------
 
     def before_instantiate_classes(self) -> None:

@@ -16,6 +16,7 @@ READERS = {
     "report": "routing_lightning.report.commands",
     "export": "routing_lightning.export.commands",
     "prune": "routing_lightning.export.commands",
+    "extend": "routing_lightning.export.commands",
 }
 """Commands that read what runs left, and where their functions of the same name are."""
 

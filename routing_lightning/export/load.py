@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES, config_of, load
+from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES, config_of, load, saved_names
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
@@ -100,18 +100,44 @@ def _instance(name: str, kind: type, values: Any) -> object:
 def names_of(trained: Trained) -> tuple[list[str], list[list[str]]]:
     """Names of the tasks, and of each task's classes.
 
-    They are the data's; where these are not there, tasks and classes are called by their numbers.
+    They are in the checkpoint; in those from before the names of the data, or numbers where these are not there.
     """
-    model, data = trained.model, trained.data
+    model = trained.model
+    found = saved_names(trained.checkpoint)
+    if found is not None:
+        return found
+    if has_data(trained):
+        return list(trained.data.task_names), [list(names) for names in trained.data.class_names]
+    numbers = [str(number) for number in range(model.num_classes)]
+    return [str(task) for task in range(model.num_tasks)], [list(numbers) for _ in range(model.num_tasks)]
+
+
+def has_data(trained: Trained) -> bool:
+    """Whether the data of the run are there; sets them up."""
     try:
-        data.setup("test")
+        trained.data.setup("test")
     except (UsageError, OSError):
-        numbers = [str(number) for number in range(model.num_classes)]
-        return [str(task) for task in range(model.num_tasks)], [list(numbers) for _ in range(model.num_tasks)]
-    return list(data.task_names), [list(names) for names in data.class_names]
+        return False
+    return True
 
 
 def moments_of(model: TaskClassifier) -> tuple[Tensor, Tensor] | None:
     """Factor and summand, (C, 1, 1) each, by which grey values 0..255 are normalised; None where only the data know."""
     known = model.normalise
     return (known.scale.clone(), known.shift.clone()) if known.known else None
+
+
+def statistics_of(trained: Trained) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, in units of [0, 1], by which a model normalises.
+
+    As the run's data had them where they tell, so that they give the same to the bit; else from the model's own
+    numbers.
+    """
+    data = trained.data
+    state = trained.checkpoint.get(type(data).__qualname__) or {}
+    mean, std = state.get("mean", getattr(data, "mean", None)), state.get("std", getattr(data, "std", None))
+    if mean is None or std is None:
+        own = trained.model.normalise
+        spread = 1 / (255 * own.scale.double())
+        mean, std = (-own.shift.double() * spread).flatten().tolist(), spread.flatten().tolist()
+    return list(mean), list(std)

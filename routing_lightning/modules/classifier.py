@@ -20,6 +20,7 @@ from routing_lightning.metrics import TaskMetrics
 from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
+from routing_lightning.networks.pace import learning_rate_factors
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
 from routing_lightning.trust import check_hyperparameters
@@ -44,6 +45,21 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+def check_keeps_factors(scheduler: Any, optimizer: torch.optim.Optimizer, factors: Sequence[float]) -> None:
+    """Checks that a scheduler did not bring slower groups of parameters to the learning rate of the others.
+
+    Raises:
+        ValueError: if it did, as those do that set the rate themselves.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for rate, factor in zip(rates, factors, strict=True):
+        if not math.isclose(rate, rates[0] * factor, rel_tol=1e-6):
+            raise ValueError(
+                f"{type(scheduler).__name__} sets the learning rate to {rate:g} where parts that learn slower should "
+                f"have {rates[0] * factor:g}; take a schedule that multiplies the rate, such as StepLR"
+            )
 
 
 class TaskClassifier(L.LightningModule):
@@ -87,6 +103,7 @@ class TaskClassifier(L.LightningModule):
         self.metrics = torch.nn.ModuleDict(
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
+        self.keeps_normalisation = False  # where the images are others than those of its training
         self.normalise = PixelNormalisation(1)  # a derived class makes that of its images
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
@@ -164,7 +181,8 @@ class TaskClassifier(L.LightningModule):
         """
         data = getattr(self.trainer, "datamodule", None)
         mean, std = getattr(data, "mean", None), getattr(data, "std", None)
-        if mean is not None and std is not None and (stage == "fit" or not self.normalise.known):
+        learns = stage == "fit" and not self.keeps_normalisation
+        if mean is not None and std is not None and (learns or not self.normalise.known):
             self.normalise.learn(mean, std)
         for option in ("num_tasks", "num_classes"):
             needed, own = getattr(data, option, None), getattr(self, option)
@@ -194,6 +212,16 @@ class TaskClassifier(L.LightningModule):
         """Parameters that the optimizer moves; frozen ones come to it when a callback unfreezes them."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
+    def parameter_groups(self) -> tuple[Any, list[float]]:
+        """Parameters, or groups of them where some learn slower, and the factor on the learning rate of each group."""
+        factor_of = learning_rate_factors(self)
+        parameters = self.trained_parameters()
+        factors = [1.0, *sorted({factor_of[id(p)] for p in parameters if id(p) in factor_of} - {1.0})]
+        if len(factors) == 1:
+            return parameters, factors
+        groups = [[p for p in parameters if factor_of.get(id(p), 1.0) == factor] for factor in factors]
+        return [{"params": group} for group in groups], factors
+
     def configure_optimizers(self) -> Any:
         """Optimizer and scheduler as configured.
 
@@ -201,7 +229,11 @@ class TaskClassifier(L.LightningModule):
             UsageError: if the optimizer or scheduler refuses its values.
         """
         try:
-            optimizer = self.make_optimizer(self.trained_parameters())
+            parameters, factors = self.parameter_groups()
+            optimizer = self.make_optimizer(parameters)
+            if len(factors) > 1:
+                for group, factor in zip(optimizer.param_groups, factors, strict=True):
+                    group["lr"] = group["lr"] * factor
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise ValueError("LBFGS evaluates the loss several times per step, which is not supported here")
             if not all(math.isfinite(group.get("lr", 0)) for group in optimizer.param_groups):
@@ -210,6 +242,8 @@ class TaskClassifier(L.LightningModule):
             if self.make_lr_scheduler is None:
                 return optimizer
             scheduler = self.make_lr_scheduler(optimizer)
+            if len(factors) > 1:
+                check_keeps_factors(scheduler, optimizer, factors)
         except (ValueError, TypeError) as error:
             raise UsageError(
                 f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
@@ -298,9 +332,14 @@ class TaskClassifier(L.LightningModule):
         """Adds what a resumed run needs and Lightning does not keep.
 
         That is: what of the epoch is done, the training metrics so far, gradients whose step is still to come, the
-        metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels each task has.
+        metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels
+        each task has, and what tasks and labels are called.
         """
         checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
+        data = getattr(self.trainer, "datamodule", None)
+        for names in ("task_names", "class_names"):
+            if getattr(data, names, None) is not None:
+                checkpoint[names] = [name if isinstance(name, str) else list(name) for name in getattr(data, names)]
         counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
         state: dict[str, Any] = {
             "milestones": self.milestones.state(),

@@ -82,6 +82,7 @@ def extend_checkpoint(
         "state_dict": state_of(config, given, model),
         "hyper_parameters": given,
         "hparams_name": "kwargs",
+        "num_blocks": list(model.router.spec.num_blocks),
         "label_mask": None if mask is None else mask.tolist(),
         "task_names": listing.task_names,
         "class_names": listing.class_names,

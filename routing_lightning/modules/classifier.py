@@ -27,6 +27,9 @@ from routing_lightning.trust import check_hyperparameters
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
+SIZES = {"num_tasks": "tasks", "num_classes": "classes"}
+"""Sizes that a model has from its data, and what they count."""
+
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
     """The optimizer of the paper (section 4): SGD with learning rate 1e-2, no momentum."""
@@ -356,13 +359,33 @@ class TaskClassifier(L.LightningModule):
         checkpoint[KEY] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Makes Lightning go on at the very place; the rest waits for the start of the training."""
+        """Makes Lightning go on at the very place; the rest waits for the start of the training.
+
+        Raises:
+            UsageError: if the checkpoint is one of a model of other sizes.
+        """
+        self.check_sizes(checkpoint)
         mask = checkpoint.get("label_mask")
         self.label_mask = None if mask is None else torch.tensor(mask)
         state = checkpoint.get(KEY)
         self.restored = state
         if state is not None and "loops" in checkpoint:
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
+
+    def check_sizes(self, checkpoint: dict[str, Any]) -> None:
+        """Checks that a checkpoint is one of a model of these sizes.
+
+        Raises:
+            UsageError: if not; it names both numbers.
+        """
+        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        for size, what in SIZES.items():
+            theirs, own = saved.get(size), getattr(self, size, None)
+            if isinstance(theirs, int) and isinstance(own, int) and theirs != own:
+                raise UsageError(
+                    f"the checkpoint is of a model for {theirs} {what}, but this one, made for the data, is for {own} "
+                    f"({size}); give the data of its run, or a checkpoint of this data."
+                )
 
     def on_train_start(self) -> None:
         """Goes on where the checkpoint ends, if the run is resumed from one."""

@@ -336,6 +336,23 @@ class RoutedClassifier(TaskClassifier):
         """Adds the blocks that got a sample since the last step; see the base class."""
         super().on_save_checkpoint(checkpoint)
         checkpoint[KEY]["active"] = [sorted(layer.blocks.active) for layer in self.network.layers]
+        checkpoint["num_blocks"] = list(self.router.spec.num_blocks)
+
+    def check_sizes(self, checkpoint: dict[str, Any]) -> None:
+        """Checks numbers of depths and blocks, too; see the base class."""
+        super().check_sizes(checkpoint)
+        theirs, own = checkpoint.get("num_blocks"), list(self.router.spec.num_blocks)
+        if not isinstance(theirs, list) or theirs == own:
+            return
+        if len(theirs) != len(own):
+            raise UsageError(
+                f"the checkpoint is of a network of depth {len(theirs)}, but this one has depth {len(own)}; give the "
+                "config of its run, or none."
+            )
+        raise UsageError(
+            f"the checkpoint is of a network of {theirs} blocks at its depths, but this one has {own}; give the config "
+            "of its run, or none."
+        )
 
     def on_train_start(self) -> None:
         """Forgets the blocks of a run that was broken off; see the base class."""

@@ -176,7 +176,7 @@ class RoutingNetwork(nn.Module):
         """
         check_factor("old_lr", factor)
         counts = [layer.blocks.num_blocks for layer in self.layers]
-        fits = len(old_blocks) == len(counts) and all(0 < a <= b for a, b in zip(old_blocks, counts, strict=True))
+        fits = len(old_blocks) == len(counts) and all(0 <= a <= b for a, b in zip(old_blocks, counts, strict=True))
         if not fits or not 0 < old_tasks <= self.num_tasks:
             raise UsageError(
                 f"old_blocks is {list(old_blocks)} and old_tasks {old_tasks} in a network of {counts} blocks and "

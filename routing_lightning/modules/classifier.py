@@ -482,11 +482,24 @@ class TaskClassifier(L.LightningModule):
         """Counts a batch for ``test/*``."""
         return self.evaluate(batch, "test")
 
+    def logits_and_route(self, images: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits (N, C) and, in a routed network, the block at each depth (N, D) on the host."""
+        return self(images, tasks), None
+
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Predictions of a batch: ``task``, ``label`` and ``prediction``, each (N,) int64 on the host."""
+        """Predictions of a batch, on the host.
+
+        Returns:
+            ``task``, ``label`` and ``prediction``, (N,) int64; ``probability`` of the prediction, (N,) float32; in a
+            routed network ``route``, the block at each depth, (N, D) int64.
+        """
         images, tasks, labels = batch
-        prediction = self(images, tasks).argmax(1)
-        return {"task": tasks.cpu(), "label": labels.cpu(), "prediction": prediction.cpu()}
+        logits, route = self.logits_and_route(images, tasks)
+        probability, prediction = logits.float().softmax(1).max(1)
+        found = {"task": tasks, "label": labels, "prediction": prediction, "probability": probability}
+        if route is not None:
+            found["route"] = route
+        return {name: values.cpu() for name, values in found.items()}
 
     # Metrics begin anew at the start of an epoch, not after its report: one that was broken off leaves nothing behind.
 

@@ -186,6 +186,11 @@ class RoutedClassifier(TaskClassifier):
         logits, trace = self.network(pixels, tasks, explore=explore, generator=generator)
         return self.masked(logits, tasks), trace
 
+    def logits_and_route(self, images: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits (N, C) and the block at each depth (N, D); see the base class."""
+        logits, trace = self.route(images, tasks, explore=False)
+        return logits, trace.actions
+
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns the ``trace`` of this process's samples, for callbacks."""
         images, tasks, labels = batch

@@ -42,7 +42,9 @@ _PLACES = (
 
 
 # jsonargparse hands the values of nested options on as Python's text, in which null is None.
-get_yaml_default_loader().add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^None$"), ["N"])
+get_yaml_default_loader().add_implicit_resolver(  # type: ignore[no-untyped-call]
+    "tag:yaml.org,2002:null", re.compile("^None$"), ["N"]
+)
 
 
 def hint(word: str, known: Iterable[str]) -> str:

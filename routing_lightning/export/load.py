@@ -79,7 +79,8 @@ def make(config: dict[str, Any], given: dict[str, Any]) -> tuple[TaskClassifier,
         data = _instance("data", MultiTaskDataModule, config["data"])
         assert isinstance(data, MultiTaskDataModule)
         for size in SIZES:
-            sizes.setdefault(size, getattr(data, size))
+            if size not in sizes:  # else not asked for: files of the data need not be there
+                sizes[size] = getattr(data, size)
         of_model = {**config["model"], "init_args": {**(config["model"].get("init_args") or {}), **sizes}}
         model = _instance("model", TaskClassifier, of_model)
         assert isinstance(model, TaskClassifier)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
 
+from jsonargparse._loaders_dumpers import get_yaml_default_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
 from routing_lightning.trust import GET_TORCHJD
@@ -37,6 +38,12 @@ _PLACES = (
     *(f"routing_lightning.{room}" for room in ("modules", "networks", "routers", "datamodules", "callbacks")),
     "torch.optim",
     "torch.optim.lr_scheduler",
+)
+
+
+# jsonargparse hands the values of nested options on as Python's text, in which null is None.
+get_yaml_default_loader().add_implicit_resolver(  # type: ignore[no-untyped-call]
+    "tag:yaml.org,2002:null", re.compile("^None$"), ["N"]
 )
 
 

@@ -67,7 +67,7 @@ def test_validate_and_test_work_from_a_config_alone(tmp_path):
 def test_predictions_are_written_as_a_table(run, tmp_path):
     cli = main(["predict", f"--ckpt_path={checkpoint_of(run)}", f"--trainer.default_root_dir={tmp_path}"])
     lines = (Path(cli.trainer.log_dir) / "predictions.csv").read_text().splitlines()
-    assert lines[0] == "index,task,label,prediction"
+    assert lines[0] == "index,task,label,prediction,probability,route"
     assert len(lines) == 1 + len(cli.datamodule.test_dataset)
     assert lines[1].startswith("0,digit_0,")
 

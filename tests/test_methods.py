@@ -183,8 +183,8 @@ def sizes_of(row: dict[str, str]) -> tuple[int, int, list[int]]:
     return SIZES[dataset_name(config) if "class_path" in config.get("data", {}) else "CIFAR-MTL"]
 
 
-def built(row: dict[str, str]) -> TaskClassifier:
-    """The model of a row's config files, made as the command line makes it."""
+def built(row: dict[str, str], num_tasks: int | None = None) -> TaskClassifier:
+    """The model of a row's config files, made as the command line makes it; for fewer tasks where a number is given."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action=ActionConfigFile)
     parser.add_argument("--seed_everything", type=int)
@@ -193,8 +193,9 @@ def built(row: dict[str, str]) -> TaskClassifier:
     parser.add_subclass_arguments(TaskClassifier, "model")
     files = [word for path in files_of(row) for word in ("--config", str(path))]
     names = ("num_tasks", "num_classes", "image_shape")
-    sizes = [f"--model.init_args.{name}={value}" for name, value in zip(names, sizes_of(row), strict=True)]
-    config = parser.parse_args([*files, *sizes])
+    sizes = sizes_of(row) if num_tasks is None else (num_tasks, *sizes_of(row)[1:])
+    options = [f"--model.init_args.{name}={value}" for name, value in zip(names, sizes, strict=True)]
+    config = parser.parse_args([*files, *options])
     torch.manual_seed(0)
     return parser.instantiate_classes(config).model
 

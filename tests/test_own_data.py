@@ -4,39 +4,44 @@ import csv
 import glob
 import re
 import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from routing_lightning.cli import main
-from routing_lightning.export import load
+from routing_lightning.export import load, load_trained
 from routing_lightning.record import load_test
+from tests.photos import write_photos
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-data.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
-PLAIN, BEST, TABLE, KINDS, AUGMENTED = [command for command in COMMANDS if " fit " in command]
-AFTER = [command for command in COMMANDS if "--ckpt_path" in command]
-(TREE, _SPLIT) = re.findall(r"```\n(photos/.*?)```", PAGE, re.DOTALL)
-LABELS = {task: re.findall(r"(\w+)/\*", rest) for task, rest in re.findall(r"^  (\w+)/ (.*)$", TREE, re.MULTILINE)}
+PLAIN, BEST, TABLE, KINDS, AUGMENTED = [command for command in COMMANDS if " fit --config" in command]
+AFTER = [command for command in COMMANDS if command.endswith("--ckpt_path last")]
+UNLABELLED = [command for command in COMMANDS if "--images" in command]
+EXPORTS = [command for command in COMMANDS if " export " in command]
+EXTEND = COMMANDS[COMMANDS.index(next(command for command in COMMANDS if " extend " in command)) :]
+SNIPPETS = dict(re.findall(r'```python title="(\w+)"\n(.*?)```', PAGE, re.DOTALL))
+
+
+def labels_of(tree: str) -> dict[str, list[str]]:
+    return {task: re.findall(r"(\w+)/\*", rest) for task, rest in re.findall(r"^  (\w+)/ (.*)$", tree, re.MULTILINE)}
+
+
+LABELS = labels_of(re.findall(r"```\n(photos/.*?)```", PAGE, re.DOTALL)[0])
+ANIMALS = labels_of(re.findall(r"```\n(animals/.*?)```", PAGE, re.DOTALL)[0])
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """The page's folder, its files and the shipped configs in the working directory."""
-    generator = np.random.default_rng(0)
-    for task, labels in LABELS.items():
-        for label in labels:
-            colour = generator.integers(0, 200, 3)
-            folder = tmp_path / "photos" / task / label
-            folder.mkdir(parents=True)
-            for i in range(10):
-                pixels = colour + generator.integers(0, 50, (20 + i, 30, 3))
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.jpg")
+    write_photos(tmp_path / "photos", LABELS)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     for name in ("augment", "kinds"):
         (tmp_path / f"{name}.yaml").write_text(*re.findall(rf"```yaml\n# {name}.yaml\n(.*?)```", PAGE, re.DOTALL))
@@ -48,7 +53,8 @@ def run(command: str, *options: str):
     words = shlex.split(command)
     assert words[:2] == ["python", "train.py"]
     words = [found for word in words[2:] for found in (glob.glob(word) if "*" in word else [word])]  # as the shell does
-    return main([*words, "--trainer.accelerator=cpu", *options])
+    of_trainer = ["--trainer.accelerator=cpu"] if words[0] in ("fit", "validate", "test", "predict") else []
+    return main([*words, *of_trainer, *options])
 
 
 def fit(command: str, *options: str):
@@ -89,6 +95,69 @@ def test_the_pages_commands(here, capsys):
         assert float(shown) == pytest.approx(np.mean(values))
 
 
+def read(path: str) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def elsewhere(snippet: str) -> str:
+    """What a snippet of the page prints in a process that cannot import this package."""
+    blocked = """
+import sys
+sys.modules["routing_lightning"] = None
+try:
+    import routing_lightning
+except ImportError:
+    pass
+else:
+    raise SystemExit("the package can be imported")
+"""
+    words = [sys.executable, "-I", "-c", blocked + SNIPPETS[snippet]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_pages_way_out(here, recwarn):
+    fit(PLAIN)
+    (checkpoint,) = glob.glob("lightning_logs/*/checkpoints/*.ckpt")
+    trained = load_trained(checkpoint)
+    (here / "photos").rename(here / "new_photos")  # the images of the training are gone
+    (here / "new_photos" / "broken.jpg").write_bytes(b"no picture")
+    run(UNLABELLED[0])
+    rows = read("new.csv")
+    assert list(rows[0]) == ["file", "task", "prediction", "probability", "route"]
+    assert len({(row["file"], row["task"]) for row in rows}) == len(rows) == 300  # 100 images, 3 tasks
+    assert all(row["prediction"] in LABELS[row["task"]] and 0 < float(row["probability"]) <= 1 for row in rows)
+    routes = dict(zip(sorted(LABELS), trained.model.router.routes().tolist(), strict=True))
+    assert all(row["route"] == "-".join(map(str, routes[row["task"]])) for row in rows)
+    assert any("left out 1 image (broken.jpg: " in str(warning.message) for warning in recwarn)
+    if find_spec("pyarrow") is not None:
+        from pyarrow import parquet
+
+        run(UNLABELLED[1])
+        found = parquet.read_table("new.parquet").to_pylist()
+        kept = [row for row in rows if row["task"] == "weather"]
+        assert [{**row, "probability": str(row["probability"])} for row in found] == kept
+
+    black = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
+    best = int(trained.model(black, torch.tensor([2]))[:, :3].argmax())
+    for number, (kind, command) in enumerate(zip(("torch", "onnxruntime"), EXPORTS, strict=True)):
+        if kind == "torch" or all(find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime")):
+            one = ["--task=weather"] if number else []  # the others take as long and show no more
+            run(command.replace("CKPT", checkpoint), *one)
+            assert elsewhere(kind) == LABELS["weather"][best]
+        assert 3 <= len(SNIPPETS[kind].strip().splitlines()) <= 5
+
+    write_photos(here / "animals", ANIMALS)
+    run(EXTEND[0].replace("CKPT", checkpoint))
+    run(EXTEND[1], "--trainer.max_epochs=1", "--record=null")
+    run(EXTEND[2])
+    after = read("all.csv")
+    assert [row for row in after if row["task"] in LABELS] == rows
+    assert {row["prediction"] for row in after if row["task"] == "pet"} <= set(ANIMALS["pet"])
+
+
 def test_the_pages_table(here, capsys):
     (table,) = re.findall(r"```csv\n(.*?)```", PAGE, re.DOTALL)
     further = [
@@ -98,11 +167,12 @@ def test_the_pages_table(here, capsys):
     data = fit(TABLE).datamodule
     assert len(data.train_dataset.images) == 82
     assert sum(len(part) for part in (data.train_dataset, data.val_dataset, data.test_dataset)) == 83
-    (predict,) = [command for command in AFTER if " predict " in command]
-    run(predict)
+    run(AFTER[2])
     (path,) = Path().rglob("predictions.csv")
     with path.open(encoding="utf-8") as file:
-        assert csv.DictReader(file).fieldnames == ["index", "task", "label", "prediction", "path", "camera"]
+        assert csv.DictReader(file).fieldnames == [
+            *("index", "task", "label", "prediction", "probability", "route", "path", "camera")
+        ]
 
 
 def test_the_pages_augmentation(here, caplog):

@@ -26,7 +26,7 @@ from routing_lightning.callbacks import (
     TaskResults,
 )
 from routing_lightning.callbacks.predictions import PredictionTable
-from routing_lightning.cli import checkpoints, folders, tables
+from routing_lightning.cli import checkpoints, folders, predicting, tables
 from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES
 from routing_lightning.cli.progress import NarrowProgressBar
 from routing_lightning.cli.quiet import keep_quiet
@@ -83,9 +83,15 @@ class RoutingCLI(LightningCLI):
             if given in ("last", "best"):
                 print(f"ckpt_path {given}: {path}")
             config = checkpoints.config_of(path, words.trusted, words.names())
+            images = words.value("images") if words.command == "predict" else None
+            if images is not None:
+                config = config or {}
+                config["data"] = predicting.data_config(path, config, images, words.value("task"))
             if config:
                 first = ["--config", yaml.safe_dump({words.command: config})]
             last = [f"--ckpt_path={path}"]
+        elif words.command == "predict" and words.value("images") is not None:
+            raise UsageError("images needs a trained network; give its checkpoint with --ckpt_path.")
         command = [] if words.command is None else [words.command]
         self.config = parser.parse_args([*first, *words.before, *command, *words.after, *last])
 
@@ -119,6 +125,8 @@ class RoutingCLI(LightningCLI):
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand in ("validate", "test"):
             parser.set_defaults({"verbose": False})  # the same table as after fit comes in place of Lightning's
+        if subcommand == "predict":
+            predicting.add_options(parser)
         return parser
 
     def _set_seed(self) -> None:
@@ -126,6 +134,20 @@ class RoutingCLI(LightningCLI):
         if isinstance(seed, int) and not isinstance(seed, bool) and not 0 <= seed < 2**32:
             raise UsageError(f"seed_everything is {seed}; give an integer from 0 to {2**32 - 1}, or true to draw one.")
         super()._set_seed()
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Begins a training at epoch 0 from a checkpoint that holds weights alone, such as that of ``extend``."""
+        kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        path = kwargs.get("ckpt_path")
+        if subcommand == "fit" and path is not None and Path(str(path)).is_file():
+            checkpoint = checkpoints.load(Path(str(path)))
+            if "optimizer_states" not in checkpoint:
+                self.model.on_load_checkpoint(checkpoint)
+                self.model.load_state_dict(checkpoint["state_dict"])
+                kwargs["ckpt_path"] = None
+                if self.trainer.is_global_zero:
+                    print(f"ckpt_path {path} holds weights alone: training begins at epoch 0")
+        return kwargs
 
     # -- making the parts ----------------------------------------------------------------------------------------------
 
@@ -182,7 +204,7 @@ class RoutingCLI(LightningCLI):
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
         record = self._get(self.config_init, "record") or []
         if self.subcommand == "predict":
-            record = [] if trainer.get("fast_dev_run") else [PredictionTable()]
+            record = [] if trainer.get("fast_dev_run") else [PredictionTable(self.table_path())]
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if trainer.get("enable_progress_bar") is not False and not has_bar and not trainer.get("barebones"):
             record = [*record, NarrowProgressBar()]
@@ -208,6 +230,11 @@ class RoutingCLI(LightningCLI):
             return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:
             raise UsageError(f"the Trainer refuses its options: {' '.join(str(error).split())}") from error
+
+    def table_path(self) -> Path | None:
+        """The file for predictions, if it is given."""
+        out = self._get(self.config, "out")
+        return None if out is None else Path(out).expanduser()
 
     def processes_here(self) -> int:
         """Number of processes of this run on this machine's processor."""

@@ -73,6 +73,14 @@ def config_of(path: Path, trusted: Sequence[str], named: set[str]) -> dict[str, 
         raise UsageError(wrong) from error
 
 
+def saved_names(checkpoint: dict[str, Any]) -> tuple[list[str], list[list[str]]] | None:
+    """Names of the tasks and of each one's classes, as a checkpoint holds them; None in those from before."""
+    tasks, classes = checkpoint.get("task_names"), checkpoint.get("class_names")
+    if not isinstance(tasks, list) or not isinstance(classes, list):
+        return None
+    return [str(name) for name in tasks], [[str(name) for name in names] for names in classes]
+
+
 def find(given: Any, root: Path, folder_hint: str = "trainer.default_root_dir") -> Path:
     """The checkpoint that a ``ckpt_path`` means.
 

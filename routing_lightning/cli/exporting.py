@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from routing_lightning.export.checkpoint import Exported
 
+from routing_lightning.errors import UsageError
+
 TRUST_HELP = "a module of yours that the checkpoint may name; may be given several times"
 
 
@@ -55,17 +57,70 @@ def prune(words: Sequence[str]) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="NEW", help="the new checkpoint")
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
     options = parser.parse_args(words)
-    from rich.console import Console
-    from rich.table import Table
-
     from routing_lightning.export.prune import prune_checkpoint
 
     layers = prune_checkpoint(options.checkpoint, options.out, options.trust)
-    table = Table("routed layer", "blocks before", "blocks after", title="Pruned network")
+    show_blocks(layers, "Pruned network")
+    print(f"Train on with: fit --ckpt_path {options.out}; the history of routes begins anew")
+
+
+def extend(words: Sequence[str]) -> None:
+    """Writes a checkpoint that new tasks have joined: ``extend CKPT --data PATH --out NEW.ckpt``."""
+    parser = argparse.ArgumentParser(
+        prog="train.py extend", description="Write a checkpoint that new tasks have joined; fit --ckpt_path trains it."
+    )
+    parser.add_argument("checkpoint", metavar="CKPT", type=Path, help="checkpoint of a run")
+    parser.add_argument(
+        "--data", required=True, type=Path, metavar="PATH", help="folder or manifest of the new tasks' images"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="NEW", help="the new checkpoint")
+    parser.add_argument(
+        "--blocks",
+        type=int,
+        nargs="+",
+        default=[1],
+        metavar="N",
+        help="new blocks: one number for all routed layers, or one for each; by default 1",
+    )
+    parser.add_argument(
+        "--old",
+        default="frozen",
+        metavar="HOW",
+        help="what was there: frozen (default), free, or a factor on its learning rate",
+    )
+    parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
+    options = parser.parse_args(words)
+    from routing_lightning.export.join import extend_checkpoint
+
+    joined, layers = extend_checkpoint(
+        options.checkpoint, options.data, options.out, options.blocks, factor_of(options.old), options.trust
+    )
+    show_blocks(layers, "Extended network")
+    print(f"New tasks: {', '.join(joined)}\nTrain them with: fit --ckpt_path {options.out}")
+
+
+def factor_of(text: str) -> float:
+    """The factor on the learning rate of what was there that ``--old`` means.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    known = {"frozen": 0.0, "free": 1.0}
+    try:
+        return known[text] if text in known else float(text)
+    except ValueError:
+        raise UsageError(f"old is {text!r}; give frozen, free, or a factor on the learning rate from 0 to 1.") from None
+
+
+def show_blocks(layers: dict[str, tuple[int, int]], title: str) -> None:
+    """Prints the number of blocks of each routed layer before and after."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("routed layer", "blocks before", "blocks after", title=title)
     for name, (before, after) in layers.items():
         table.add_row(name, str(before), str(after))
     Console().print(table)
-    print(f"Train on with: fit --ckpt_path {options.out}; the history of routes begins anew")
 
 
 def table_of(written: "Sequence[Exported]") -> "Table":

@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "write one HTML page about runs",
     "export": "write the network of each task as a file that needs nothing of this package",
     "prune": "write a checkpoint without the blocks that no task uses",
+    "extend": "write a checkpoint that new tasks have joined",
     "methods": "list the configs: jobs, data, methods, networks",
     "options": "options of a class, such as: options WPL",
     "doctor": "what is installed, which devices and data there are, and what is missing",

@@ -16,6 +16,7 @@ READERS = {
     "report": "routing_lightning.cli.drawing",
     "export": "routing_lightning.cli.exporting",
     "prune": "routing_lightning.cli.exporting",
+    "extend": "routing_lightning.cli.exporting",
 }
 """Commands that read what runs left, and where their functions of the same name are."""
 

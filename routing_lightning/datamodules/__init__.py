@@ -6,6 +6,7 @@ from routing_lightning.datamodules.digits import DigitsMTLDataModule
 from routing_lightning.datamodules.folder import FolderMTLDataModule
 from routing_lightning.datamodules.mini_imagenet import MINMTLDataModule
 from routing_lightning.datamodules.mnist import MNISTMTLDataModule
+from routing_lightning.datamodules.unlabelled import UnlabelledDataModule
 
 __all__ = [
     "CIFARMTLDataModule",
@@ -16,4 +17,5 @@ __all__ = [
     "MultiTaskData",
     "MultiTaskDataModule",
     "MultiTaskDataset",
+    "UnlabelledDataModule",
 ]

@@ -206,6 +206,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         validates_on_test: whether the validation part is the test part.
     """
 
+    labelled = True
+    """Whether the labels of the test part are known; else they are all 0."""
     mean: tuple[float, ...]
     """Mean of each channel, in units of [0, 1]."""
     std: tuple[float, ...]

@@ -26,6 +26,7 @@ from routing_lightning.datamodules.base import (
 )
 from routing_lightning.datamodules.decoding import SquareDecoder
 from routing_lightning.datamodules.image_cache import ImageCache
+from routing_lightning.datamodules.joining import with_known_tasks
 from routing_lightning.datamodules.listing import PARTS, Listing, scan_folder, some
 from routing_lightning.datamodules.manifest import read_manifest
 from routing_lightning.datamodules.parts import TEST, TRAIN, VAL, draw_parts
@@ -101,6 +102,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
         std: standard deviation likewise.
         skip_unreadable: leave out images that cannot be read or are missing; otherwise they are an error.
         cache_dir: folder for the decoded images, ``~`` is expanded; None: ``.cache`` in ``root``.
+        known_tasks: labels by task of what a network was trained on before tasks joined; these come first, in this
+            order, and their images need not be there. The command ``extend`` sets this.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         std: list[float] | None = None,
         skip_unreadable: bool = False,
         cache_dir: str | None = None,
+        known_tasks: dict[str, list[str]] | None = None,
     ) -> None:
         root, manifest, cache_dir = (None if path is None else os.fspath(path) for path in (root, manifest, cache_dir))
         super().__init__(root, batch_size, val_fraction, split_seed)
@@ -139,6 +143,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self.given_moments = mean, std
         self.skip_unreadable = skip_unreadable
         self.cache_dir = None if cache_dir is None else expanded(cache_dir)
+        self.known_tasks = known_tasks or {}
         self.test_columns: dict[str, list[str]] = {}
         self._saved: dict[str, Any] = {}
         self._digests: list[str] | None = None
@@ -152,17 +157,16 @@ class FolderMTLDataModule(MultiTaskDataModule):
         wrong = [f"{name}: {kind}" for name, kind in self.kinds.items() if kind not in KINDS]
         if wrong:
             raise UsageError(f"kinds has {', '.join(wrong)}, but a task is of {', '.join(KINDS)}: choose one of them")
-        if self.manifest is not None:
-            return read_manifest(self.manifest, self.kinds)
         others = [name for name, kind in self.kinds.items() if kind != "classes"]
-        if others:
+        if others and self.manifest is None:
             raise UsageError(
                 f"kinds names {some(others, 'task', 'tasks')} of other kinds than classes, but folders hold classes "
                 "alone: write a manifest"
             )
-        if self.root is None:
+        if self.manifest is None and self.root is None:
             raise UsageError("neither root nor manifest is set: give one of them, data.init_args.root or .manifest")
-        return scan_folder(self.folder)
+        found = scan_folder(self.folder) if self.manifest is None else read_manifest(self.manifest, self.kinds)
+        return with_known_tasks(found, self.known_tasks, self._source()) if self.known_tasks else found
 
     @cached_property
     def num_tasks(self) -> int:
@@ -324,6 +328,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
     def _check_training(self, plan: Plan) -> None:
         counts = np.bincount(plan.tasks[plan.parts == TRAIN], minlength=self.num_tasks)
         without = [name for name, count in zip(self.listing.task_names, counts, strict=True) if count == 0]
+        without = [name for name in without if name not in self.known_tasks]
         if without:
             raise UsageError(
                 f"{self._source()} has {some(without, 'task', 'tasks')} without images for training: add some, or "
@@ -336,9 +341,9 @@ class FolderMTLDataModule(MultiTaskDataModule):
         training = plan.parts == TRAIN
         unseen = []
         for task, (kind, names) in enumerate(zip(listing.kinds, listing.class_names, strict=True)):
-            rows = plan.labels[training & (plan.tasks == task)]
-            if kind == "value":
+            if kind == "value" or listing.task_names[task] in self.known_tasks:
                 continue
+            rows = plan.labels[training & (plan.tasks == task)]
             if kind == "labels":
                 seen = set(np.flatnonzero(rows.any(0)).tolist())
             else:
@@ -348,7 +353,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
             notes.append(f"{some(unseen, 'label has', 'labels have')} no image for training and cannot be learned")
         for part, name in ((VAL, "validation"), (TEST, "test")):
             present = set(plan.tasks[plan.parts == part].tolist())
-            absent = [listing.task_names[task] for task in range(self.num_tasks) if task not in present]
+            absent = [name for task, name in enumerate(listing.task_names) if task not in present]
+            absent = [name for name in absent if name not in self.known_tasks]
             if present and absent:
                 notes.append(f"{some(absent, 'task has', 'tasks have')} no {name} images, so no figures for them")
         return notes

@@ -12,6 +12,7 @@ from routing_lightning.targets import SEPARATOR, Kind
 
 NEEDED = ("path", "task", "label")
 SPLIT = "split"
+PARQUET = (".parquet", ".pq")
 
 
 def read_manifest(path: Path, kinds: Mapping[str, Kind] | None = None) -> Listing:
@@ -32,16 +33,8 @@ def read_manifest(path: Path, kinds: Mapping[str, Kind] | None = None) -> Listin
             one, a value is no number, or ``kinds`` names a task that is not there; also if it is Parquet and pyarrow is
             not installed.
     """
-    if not path.is_file():
-        raise UsageError(f"manifest {path} is no file: give a CSV or Parquet file")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        names, columns = _read_parquet(path)
-        first_line = 1
-    elif path.suffix.lower() in (".csv", ".tsv", ".txt"):
-        names, columns = _read_csv(path)
-        first_line = 2  # as an editor counts
-    else:
-        raise UsageError(f"manifest {path} ends in {path.suffix or 'nothing'}, but must be .csv or .parquet: rename it")
+    names, columns = read_table(path)
+    first_line = 1 if path.suffix.lower() in PARQUET else 2  # as an editor counts
     missing = [name for name in NEEDED if name not in names]
     if missing:
         raise UsageError(
@@ -86,6 +79,24 @@ def read_manifest(path: Path, kinds: Mapping[str, Kind] | None = None) -> Listin
 
 
 Columns = tuple[list[str], Sequence[list[str]]]
+
+
+def read_table(path: Path) -> Columns:
+    """Names, in lower case, and columns of a table, as text.
+
+    Args:
+        path: file whose name ends in .csv, .tsv, .txt or .parquet.
+
+    Raises:
+        UsageError: if the file cannot be read; also if it is Parquet and pyarrow is not installed.
+    """
+    if not path.is_file():
+        raise UsageError(f"manifest {path} is no file: give a CSV or Parquet file")
+    if path.suffix.lower() in PARQUET:
+        return _read_parquet(path)
+    if path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        return _read_csv(path)
+    raise UsageError(f"manifest {path} ends in {path.suffix or 'nothing'}, but must be .csv or .parquet: rename it")
 
 
 def _read_csv(path: Path) -> Columns:

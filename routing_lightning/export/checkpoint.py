@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from routing_lightning import __version__
 from routing_lightning.errors import UsageError
 from routing_lightning.export.files import SUFFIXES, Format, load, save
-from routing_lightning.export.load import Trained, kind_of, load_trained, moments_of, names_of
+from routing_lightning.export.load import (
+    Trained,
+    has_data,
+    kind_of,
+    load_trained,
+    moments_of,
+    names_of,
+    statistics_of,
+)
 from routing_lightning.export.plain import Input, TaskNetwork, in_units, plain_network
 from routing_lightning.modules import RoutedClassifier
 
@@ -78,6 +86,7 @@ def export_checkpoint(
     """
     trained = load_trained(checkpoint, trust)
     names, classes = names_of(trained)
+    has_data(trained)  # so that files are checked on its images
     chosen = range(len(names)) if task == "all" else [task_number(task, names)]
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,13 +136,14 @@ def metadata_of(
     trained: Trained, number: int, name: str, classes: list[str], network: TaskNetwork, given: Input
 ) -> dict[str, Any]:
     """What a user of the file must know, as plain values; docs/export.md explains each."""
-    model, data = trained.model, trained.data
+    model = trained.model
     normalised = network.scale is not None
     kind = given if normalised else "float"
     route = None
     if isinstance(model, RoutedClassifier) and not model.router.uses_state:
         route = model.router.routes()[number].tolist()
     of, value = kind_of(model, number)
+    mean, std = statistics_of(trained) if normalised else (None, None)
     values = {"uint8": [0, 255], "float": [0.0, 1.0]}[kind] if normalised else None
     return {
         "task": {"name": name, "number": number, "kind": of},
@@ -144,8 +154,8 @@ def metadata_of(
             "shape": ["batch", *trained.image_shape],
             "values": values,
             "normalised_inside": normalised,
-            "mean": list(data.mean) if normalised else None,
-            "std": list(data.std) if normalised else None,
+            "mean": mean,
+            "std": std,
         },
         "output": {
             "name": "logits" if value is None else "value",

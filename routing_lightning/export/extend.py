@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from routing_lightning.errors import UsageError
 from routing_lightning.export.prune import check_kinds
 from routing_lightning.networks import RoutingNetwork
+from routing_lightning.networks.pace import check_can_be_frozen, check_factor, old_parameters
 from routing_lightning.networks.route import check_can_be_drawn, own_reset
 from routing_lightning.nn.blocks import Blocks, LinearBlocks, ModuleBlocks
 from routing_lightning.nn.conv import ConvBlocks
@@ -23,7 +24,7 @@ NEVER = -1e4  # a logit whose probability is 0
 
 @dataclass
 class Extended:
-    """The parameters of an extended network, apart, for an optimizer that moves the old ones slower or not at all.
+    """The parameters of an extended network, apart.
 
     Attributes:
         old: parameters that were there, the router's left out.
@@ -35,26 +36,23 @@ class Extended:
 
 
 def extend_network(
-    network: RoutingNetwork,
-    new_tasks: int,
-    new_blocks: int | Sequence[int] = 0,
-    freeze: Literal["all", "none"] = "all",
+    network: RoutingNetwork, new_tasks: int, new_blocks: int | Sequence[int] = 0, old_lr: float = 0.0
 ) -> Extended:
     """Adds tasks, and blocks for them, to a trained routing network, in place.
 
     The new tasks' agents begin as agents of a new network do, with old and new blocks to choose from; the old ones stay
     with the old blocks. The new tasks are numbered from T on, the new blocks of a layer from K on.
 
-    With ``freeze="all"`` nothing that was there moves: parameters get no gradient, batch normalisations keep their
-    statistics in training, too. After training on samples of the new tasks alone, samples of the old ones then get what
-    they got before, to the bit. For old parts that are slowed, take ``freeze="none"`` and give the optimizer two groups
-    of parameters.
+    With ``old_lr=0`` nothing that was there moves: parameters get no gradient, batch normalisations keep their
+    statistics in training, too, and the old tasks' agents their routes. After training, on samples of whatever tasks,
+    samples of the old ones then get what they got before, to the bit. Other factors are for the optimizer, see
+    :meth:`RoutingNetwork.hold_back`.
 
     Args:
         network: a trained network whose router is a table with an agent per task.
         new_tasks: number of tasks that join, at least 1.
         new_blocks: number of new blocks of each routed layer, at least 0; one number or one for each of its ``layers``.
-        freeze: ``"all"`` that was there, or ``"none"``.
+        old_lr: factor on the learning rate of what was there, in [0, 1]; 0: frozen.
 
     Returns:
         Old and new parameters.
@@ -68,18 +66,11 @@ def extend_network(
             f"new_tasks is {new_tasks} and new_blocks {counts} for {len(network.layers)} routed layers; give at least "
             "1 task, and for each layer at least 0 blocks."
         )
-    if freeze not in ("all", "none"):
-        raise UsageError(f"freeze is {freeze!r}; give 'all' or 'none'.")
-    check_can_be_extended(network, freeze == "all")
-    old = [*network.body.parameters()]
-    if freeze == "all":
-        for parameter in old:
-            parameter.requires_grad_(False)
-        for module in network.body.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.register_forward_pre_hook(stay_in_evaluation)
-    added = {id(layer): count for layer, count in zip(network.layers, counts, strict=True)}
+    check_factor("old_lr", old_lr)
+    check_can_be_extended(network, old_lr == 0)
     spec = network.router.spec
+    old_blocks = [layer.blocks.num_blocks for layer in network.layers]
+    added = {id(layer): count for layer, count in zip(network.layers, counts, strict=True)}
     grown = RoutingSpec(
         spec.num_tasks + new_tasks,
         [blocks + added[id(call)] for blocks, call in zip(spec.num_blocks, network.calls, strict=True)],
@@ -90,6 +81,8 @@ def extend_network(
         add_blocks(layer.blocks, count)
     extend_router(cast(RewardRouter, network.router), grown)
     network.num_tasks = grown.num_tasks
+    network.hold_back(spec.num_tasks, old_blocks, old_lr)
+    old = old_parameters(network.body, network.layers, old_blocks)
     known = {id(parameter) for parameter in old}
     return Extended(old, [parameter for parameter in network.body.parameters() if id(parameter) not in known])
 
@@ -107,20 +100,11 @@ def check_can_be_extended(network: RoutingNetwork, frozen: bool) -> None:
             "RewardRouter with agents 'per_task'."
         )
     check_kinds(network)
+    if frozen:
+        check_can_be_frozen(network.layers)
     for layer in network.layers:
-        blocks = layer.blocks
-        if isinstance(blocks, ConvBlocks) and blocks.kind == "block" and frozen:
-            raise UsageError(
-                "convolutions with norm 'block' take in statistics in training, frozen or not; extend networks of norm "
-                "'shared', 'group' or 'none', or with freeze 'none'."
-            )
-        if isinstance(blocks, ModuleBlocks):
-            check_can_be_drawn(blocks.blocks[0], "a block")
-
-
-def stay_in_evaluation(module: nn.Module, args: Any) -> None:
-    """Hook of frozen batch normalisations: they normalise as in evaluation, always."""
-    module.training = False
+        if isinstance(layer.blocks, ModuleBlocks):
+            check_can_be_drawn(layer.blocks.blocks[0], "a block")
 
 
 def add_blocks(blocks: Blocks, count: int) -> None:

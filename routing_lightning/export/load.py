@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES, config_of, load
+from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES, config_of, load, saved_names
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
@@ -82,7 +82,8 @@ def make(config: dict[str, Any], given: dict[str, Any]) -> tuple[TaskClassifier,
         data = _instance("data", MultiTaskDataModule, config["data"])
         assert isinstance(data, MultiTaskDataModule)
         for size in SIZES:
-            sizes.setdefault(size, getattr(data, size))
+            if size not in sizes:  # else not asked for: files of the data need not be there
+                sizes[size] = getattr(data, size)
         of_model = {**config["model"], "init_args": {**(config["model"].get("init_args") or {}), **sizes}}
         model = _instance("model", TaskClassifier, of_model)
         assert isinstance(model, TaskClassifier)
@@ -103,16 +104,26 @@ def _instance(name: str, kind: type, values: Any) -> object:
 def names_of(trained: Trained) -> tuple[list[str], list[list[str]]]:
     """Names of the tasks, and of each task's classes or labels; of a task of values it is "value".
 
-    They are the data's; where these are not there, tasks and classes are called by their numbers.
+    They are in the checkpoint; in those from before the names of the data, or numbers where these are not there.
     """
-    model, data = trained.model, trained.data
+    model = trained.model
+    found = saved_names(trained.checkpoint)
+    if found is not None:
+        return found
+    if has_data(trained):
+        return list(trained.data.task_names), [list(names) for names in trained.data.class_names]
+    objective = model.objective
+    sizes = [model.num_classes] * model.num_tasks if objective is None else objective.targets.sizes
+    return [str(task) for task in range(model.num_tasks)], [[str(number) for number in range(size)] for size in sizes]
+
+
+def has_data(trained: Trained) -> bool:
+    """Whether the data of the run are there; sets them up."""
     try:
-        data.setup("test")
+        trained.data.setup("test")
     except (UsageError, OSError):
-        objective = model.objective
-        sizes = [model.num_classes] * model.num_tasks if objective is None else objective.targets.sizes
-        return [str(task) for task in range(model.num_tasks)], [[str(number) for number in range(n)] for n in sizes]
-    return list(data.task_names), [list(names) for names in data.class_names]
+        return False
+    return True
 
 
 def kind_of(model: TaskClassifier, task: int) -> tuple[str, tuple[float, float] | None]:
@@ -128,3 +139,19 @@ def moments_of(model: TaskClassifier) -> tuple[Tensor, Tensor] | None:
     """Factor and summand, (C, 1, 1) each, by which grey values 0..255 are normalised; None where only the data know."""
     known = model.normalise
     return (known.scale.clone(), known.shift.clone()) if known.known else None
+
+
+def statistics_of(trained: Trained) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, in units of [0, 1], by which a model normalises.
+
+    As the run's data had them where they tell, so that they give the same to the bit; else from the model's own
+    numbers.
+    """
+    data = trained.data
+    state = trained.checkpoint.get(type(data).__qualname__) or {}
+    mean, std = state.get("mean", getattr(data, "mean", None)), state.get("std", getattr(data, "std", None))
+    if mean is None or std is None:
+        own = trained.model.normalise
+        spread = 1 / (255 * own.scale.double())
+        mean, std = (-own.shift.double() * spread).flatten().tolist(), spread.flatten().tolist()
+    return list(mean), list(std)

@@ -1,7 +1,8 @@
 """Dropping the blocks that no task uses."""
 
 import copy
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +71,10 @@ def prune_network(network: RoutingNetwork, kept: Kept | None = None) -> Kept:
     )
     for layer in network.layers:
         keep_blocks(layer.blocks, layers[id(layer)])
+    if network.old_blocks is not None:
+        network.old_blocks = [
+            sum(block < count for block in stay) for stay, count in zip(kept, network.old_blocks, strict=True)
+        ]
     return kept
 
 
@@ -188,12 +193,13 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path, trust: Sequence[st
         raise UsageError(f"{type(model).__name__} has no routed blocks to drop; prune a RoutedClassifier.")
     before = [layer.blocks.num_blocks for layer in model.network.layers]
     tables = table_parameters(model)
-    old = [model.trained_parameters(), *([table] for table in tables)]
+    old = [groups_of(model), *([[table]] for table in tables)]
     prune_network(model.network)
-    new = [model.trained_parameters(), *([table] for table in table_parameters(model))]
+    new = [groups_of(model), *([[table]] for table in table_parameters(model))]
     after = [layer.blocks.num_blocks for layer in model.network.layers]
     saved = copy.copy(trained.checkpoint)
     saved["state_dict"] = model.state_dict()
+    saved["num_blocks"] = list(model.router.spec.num_blocks)
     if "optimizer_states" in saved:
         saved["optimizer_states"] = [
             remapped(state, ours, theirs)
@@ -201,12 +207,14 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path, trust: Sequence[st
         ]
     saved["callbacks"] = {name: state for name, state in saved.get("callbacks", {}).items() if name != "RouteRecorder"}
     config = with_counts(trained, model, after)
-    saved[CONFIG_KEY] = yaml.safe_dump(config, sort_keys=False)
     given = dict(saved.get("hyper_parameters", {}))
     for name in ("network", "router"):
         if name in given:
             given[name] = config["model"]["init_args"][name]
+    if model.network.old_blocks is not None:
+        config["model"]["init_args"]["old_blocks"] = given["old_blocks"] = model.network.old_blocks
     saved["hyper_parameters"] = given
+    saved[CONFIG_KEY] = yaml.safe_dump(config, sort_keys=False)
     check_fits(config, given, saved["state_dict"])
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     torch.save(saved, out)
@@ -220,21 +228,29 @@ def table_parameters(model: RoutedClassifier) -> list[nn.Parameter]:
     return [parameter for decider in deciders for parameter in decider.policy.parameters()]
 
 
-def remapped(state: dict[str, Any], old: Iterable[nn.Parameter], new: Sequence[nn.Parameter]) -> dict[str, Any]:
-    """The state of an optimizer over fewer parameters; without what belongs to those that went or changed."""
+def groups_of(model: RoutedClassifier) -> list[list[nn.Parameter]]:
+    """The parameters of each group of the network's optimizer, in its order."""
+    parameters, factors = model.parameter_groups()
+    return [parameters] if len(factors) == 1 else [group["params"] for group in parameters]
+
+
+def remapped(state: dict[str, Any], old: list[list[nn.Parameter]], new: list[list[nn.Parameter]]) -> dict[str, Any]:
+    """The state of an optimizer over fewer parameters, by group; without what belongs to those that went or changed."""
     groups = [dict(group) for group in state["param_groups"]]
-    places = {id(parameter): place for place, parameter in enumerate(old)}
-    if len(groups) > 1 or len(groups[0]["params"]) != len(places):
+    if [len(group["params"]) for group in groups] != [len(group) for group in old]:
         raise UsageError(
             f"the optimizer has {len(groups)} groups of parameters, whose state cannot be told apart; prune a "
-            "checkpoint of an optimizer with one group."
+            "checkpoint of an optimizer that puts all it gets into the groups that it gets."
         )
-    groups[0]["params"] = list(range(len(new)))
-    kept = {}
-    for place, parameter in enumerate(new):
-        before = state["state"].get(places.get(id(parameter)))
-        if before is not None:
-            kept[place] = before
+    places = {id(parameter): place for place, parameter in enumerate(itertools.chain(*old))}
+    kept: dict[int, Any] = {}
+    counter = itertools.count()
+    for group, parameters in zip(groups, new, strict=True):
+        group["params"] = list(itertools.islice(counter, len(parameters)))
+        for place, parameter in zip(group["params"], parameters, strict=True):
+            before = state["state"].get(places.get(id(parameter)))
+            if before is not None:
+                kept[place] = before
     return {"state": kept, "param_groups": groups}
 
 

@@ -21,12 +21,16 @@ from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
+from routing_lightning.networks.pace import learning_rate_factors
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
 from routing_lightning.targets import Targets
 from routing_lightning.trust import check_hyperparameters
 
 Batch = tuple[Tensor, Tensor, Tensor]
+
+SIZES = {"num_tasks": "tasks", "num_classes": "classes"}
+"""Sizes that a model has from its data, and what they count."""
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -46,6 +50,21 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+def check_keeps_factors(scheduler: Any, optimizer: torch.optim.Optimizer, factors: Sequence[float]) -> None:
+    """Checks that a scheduler did not bring slower groups of parameters to the learning rate of the others.
+
+    Raises:
+        ValueError: if it did, as those do that set the rate themselves.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for rate, factor in zip(rates, factors, strict=True):
+        if not math.isclose(rate, rates[0] * factor, rel_tol=1e-6):
+            raise ValueError(
+                f"{type(scheduler).__name__} sets the learning rate to {rate:g} where parts that learn slower should "
+                f"have {rates[0] * factor:g}; take a schedule that multiplies the rate, such as StepLR"
+            )
 
 
 class TaskClassifier(L.LightningModule):
@@ -95,6 +114,7 @@ class TaskClassifier(L.LightningModule):
         self.metrics = torch.nn.ModuleDict(
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
+        self.keeps_normalisation = False  # where the images are others than those of its training
         self.normalise = PixelNormalisation(1)  # a derived class makes that of its images
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
@@ -180,7 +200,8 @@ class TaskClassifier(L.LightningModule):
         """
         data = getattr(self.trainer, "datamodule", None)
         mean, std = getattr(data, "mean", None), getattr(data, "std", None)
-        if mean is not None and std is not None and (stage == "fit" or not self.normalise.known):
+        learns = stage == "fit" and not self.keeps_normalisation
+        if mean is not None and std is not None and (learns or not self.normalise.known):
             self.normalise.learn(mean, std)
         for option in ("num_tasks", "num_classes"):
             needed, own = getattr(data, option, None), getattr(self, option)
@@ -235,6 +256,16 @@ class TaskClassifier(L.LightningModule):
         """Parameters that the optimizer moves; frozen ones come to it when a callback unfreezes them."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
+    def parameter_groups(self) -> tuple[Any, list[float]]:
+        """Parameters, or groups of them where some learn slower, and the factor on the learning rate of each group."""
+        factor_of = learning_rate_factors(self)
+        parameters = self.trained_parameters()
+        factors = [1.0, *sorted({factor_of[id(p)] for p in parameters if id(p) in factor_of} - {1.0})]
+        if len(factors) == 1:
+            return parameters, factors
+        groups = [[p for p in parameters if factor_of.get(id(p), 1.0) == factor] for factor in factors]
+        return [{"params": group} for group in groups], factors
+
     def configure_optimizers(self) -> Any:
         """Optimizer and scheduler as configured.
 
@@ -242,7 +273,11 @@ class TaskClassifier(L.LightningModule):
             UsageError: if the optimizer or scheduler refuses its values.
         """
         try:
-            optimizer = self.make_optimizer(self.trained_parameters())
+            parameters, factors = self.parameter_groups()
+            optimizer = self.make_optimizer(parameters)
+            if len(factors) > 1:
+                for group, factor in zip(optimizer.param_groups, factors, strict=True):
+                    group["lr"] = group["lr"] * factor
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise ValueError("LBFGS evaluates the loss several times per step, which is not supported here")
             if not all(math.isfinite(group.get("lr", 0)) for group in optimizer.param_groups):
@@ -251,6 +286,8 @@ class TaskClassifier(L.LightningModule):
             if self.make_lr_scheduler is None:
                 return optimizer
             scheduler = self.make_lr_scheduler(optimizer)
+            if len(factors) > 1:
+                check_keeps_factors(scheduler, optimizer, factors)
         except (ValueError, TypeError) as error:
             raise UsageError(
                 f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
@@ -340,10 +377,14 @@ class TaskClassifier(L.LightningModule):
 
         That is: what of the epoch is done, the training metrics so far, gradients whose step is still to come, the
         metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels each task has,
-        and what it asks for where that is not a class.
+        what they are called, and what a task asks for where that is not a class.
         """
         checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
         checkpoint["targets"] = None if self.objective is None else self.objective.targets.state()
+        data = getattr(self.trainer, "datamodule", None)
+        for names in ("task_names", "class_names"):
+            if getattr(data, names, None) is not None:
+                checkpoint[names] = [name if isinstance(name, str) else list(name) for name in getattr(data, names)]
         counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
         state: dict[str, Any] = {
             "milestones": self.milestones.state(),
@@ -360,7 +401,12 @@ class TaskClassifier(L.LightningModule):
         checkpoint[KEY] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Makes Lightning go on at the very place; the rest waits for the start of the training."""
+        """Makes Lightning go on at the very place; the rest waits for the start of the training.
+
+        Raises:
+            UsageError: if the checkpoint is one of a model of other sizes.
+        """
+        self.check_sizes(checkpoint)
         mask = checkpoint.get("label_mask")
         self.label_mask = None if mask is None else torch.tensor(mask)
         targets = checkpoint.get("targets")
@@ -370,6 +416,21 @@ class TaskClassifier(L.LightningModule):
         self.restored = state
         if state is not None and "loops" in checkpoint:
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
+
+    def check_sizes(self, checkpoint: dict[str, Any]) -> None:
+        """Checks that a checkpoint is one of a model of these sizes.
+
+        Raises:
+            UsageError: if not; it names both numbers.
+        """
+        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        for size, what in SIZES.items():
+            theirs, own = saved.get(size), getattr(self, size, None)
+            if isinstance(theirs, int) and isinstance(own, int) and theirs != own:
+                raise UsageError(
+                    f"the checkpoint is of a model for {theirs} {what}, but this one, made for the data, is for {own} "
+                    f"({size}); give the data of its run, or a checkpoint of this data."
+                )
 
     def on_train_start(self) -> None:
         """Goes on where the checkpoint ends, if the run is resumed from one."""
@@ -493,15 +554,34 @@ class TaskClassifier(L.LightningModule):
         """Counts a batch for ``test/*``."""
         return self.evaluate(batch, "test")
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Predictions of a batch, on the host: ``task`` (N,), and ``label`` and ``prediction``.
+    def logits_and_route(self, images: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits (N, C) and, in a routed network, the block at each depth (N, D) on the host."""
+        return self(images, tasks), None
 
-        The latter two are (N,) int64, or (N, K) and (N, C) float32 where tasks are of other kinds than classes, as
-        :class:`~routing_lightning.datamodules.base.MultiTaskDataset` says.
+    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """Predictions of a batch, on the host.
+
+        Returns:
+            ``task``, (N,) int64; ``label`` and ``prediction``, (N,) int64, and ``probability`` of the prediction, (N,)
+            float32; in a routed network ``route``, the block at each depth, (N, D) int64. With tasks of other kinds
+            than classes ``label`` is (N, K) and ``prediction`` and ``probability`` are (N, C) float32, as
+            :class:`~routing_lightning.datamodules.base.MultiTaskDataset` says.
         """
         images, tasks, labels = batch
-        prediction = self.predictions(self(images, tasks), tasks)
-        return {"task": tasks.cpu(), "label": labels.cpu(), "prediction": prediction.cpu()}
+        logits, route = self.logits_and_route(images, tasks)
+        if self.objective is None:
+            probability = logits.float().softmax(1).amax(1)
+        else:
+            probability = self.objective.probabilities(logits, tasks)
+        found = {
+            "task": tasks,
+            "label": labels,
+            "prediction": self.predictions(logits, tasks),
+            "probability": probability,
+        }
+        if route is not None:
+            found["route"] = route
+        return {name: values.cpu() for name, values in found.items()}
 
     # Metrics begin anew at the start of an epoch, not after its report: one that was broken off leaves nothing behind.
 

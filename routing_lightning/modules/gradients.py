@@ -60,6 +60,8 @@ def combine_gradients(losses: Tensor, tasks: Tensor, parameters: Iterable[nn.Par
         for parameter, *gradients in zip(wanted, *rows, strict=True)
         if gradients[0] is not None
     ]
+    if not used:  # all samples took frozen blocks
+        return
     # Collected on the device and read once. Zeros count as no use: the pass reaches all that the batch used.
     is_shared = torch.stack([matrix.flatten(1).any(1).sum() > 1 for _, matrix in used]).tolist()
     shared = [matrix.flatten(1) for (_, matrix), flag in zip(used, is_shared, strict=True) if flag]

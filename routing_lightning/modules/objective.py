@@ -128,6 +128,15 @@ class Objective:
         found[:, 0] = torch.where(asked.labels, found[:, 0], number)
         return found
 
+    def probabilities(self, logits: Tensor, tasks: Tensor) -> Tensor:
+        """Of the predicted class first, or of each label: (N, C) float32 from logits (N, C) or wider; NaN elsewhere."""
+        asked = self.asked(tasks, logits.device)
+        logits = logits[:, : self.num_classes].float()
+        found = logits.sigmoid().masked_fill(~(asked.own & asked.labels[:, None]), torch.nan)
+        best = logits.masked_fill(~asked.own, -torch.inf).softmax(1).amax(1)
+        found[:, 0] = torch.where(asked.classes, best, found[:, 0])
+        return found
+
     def hits(self, logits: Tensor, tasks: Tensor, labels: Tensor) -> Tensor:
         """Whether the right class is predicted, (N,) bool; false for tasks of another kind."""
         asked = self.asked(tasks, logits.device)

@@ -61,6 +61,12 @@ class RoutedClassifier(TaskClassifier):
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
         aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        old_tasks: number of tasks, numbered first, that a network was trained on before others joined; the command
+            ``extend`` sets this and the next two.
+        old_blocks: number of blocks of each routed layer, numbered first, that were there before; null: all tasks are
+            alike.
+        old_lr: factor on the learning rate of all that was there before, in [0, 1]; 0: frozen, and what the old tasks
+            get stays as it is, to the bit.
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -80,6 +86,9 @@ class RoutedClassifier(TaskClassifier):
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
         aggregator: nn.Module | None = None,
+        old_tasks: int = 0,
+        old_blocks: list[int] | None = None,
+        old_lr: float = 1.0,
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
@@ -105,6 +114,11 @@ class RoutedClassifier(TaskClassifier):
                 f"{type(body).__name__} gives {tuple(logits.shape[1:])} numbers per image, but there are {num_classes} "
                 "classes; give a network that ends with one number for each."
             )
+        if old_blocks is not None:
+            self.network.hold_back(old_tasks, old_blocks, old_lr)
+            self.keeps_normalisation = True
+            # What a loss depends on where all samples of a process took frozen blocks, so that others need not wait.
+            self.anchor = nn.Parameter(torch.zeros(()))
 
     @property
     def router(self) -> Router:
@@ -135,6 +149,8 @@ class RoutedClassifier(TaskClassifier):
         # Every rank learns from the records of all, so what a router learns by itself is equal without help: DDP must
         # not overwrite it.
         own = {id(parameter) for parameter in self.router.own_parameters()}
+        if hasattr(self, "anchor"):
+            own.add(id(self.anchor))
         self._ddp_params_and_buffers_to_ignore = [
             *(f"network.router.{name}" for name, value in self.router.named_parameters() if id(value) in own),
             *(f"network.router.{name}" for name, _ in self.router.named_buffers()),
@@ -169,6 +185,11 @@ class RoutedClassifier(TaskClassifier):
         pixels = self.normalise(images).to(self.dtype)
         logits, trace = self.network(pixels, tasks, explore=explore, generator=generator)
         return self.masked(logits, tasks), trace
+
+    def logits_and_route(self, images: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits (N, C) and the block at each depth (N, D); see the base class."""
+        logits, trace = self.route(images, tasks, explore=False)
+        return logits, trace.actions
 
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns ``prediction`` and ``trace`` of this process's, for callbacks."""
@@ -240,6 +261,8 @@ class RoutedClassifier(TaskClassifier):
         if auxiliary is not None:
             self.log("train/auxiliary_loss", auxiliary.detach())
             losses = losses + auxiliary
+        if not losses.requires_grad and hasattr(self, "anchor"):  # all samples took frozen blocks
+            losses = losses + 0 * self.anchor
         if self.accumulate_grad_batches > 1:
             losses = losses / self.accumulate_grad_batches
         if self.aggregator is not None:
@@ -332,6 +355,23 @@ class RoutedClassifier(TaskClassifier):
         """Adds the blocks that got a sample since the last step; see the base class."""
         super().on_save_checkpoint(checkpoint)
         checkpoint[KEY]["active"] = [sorted(layer.blocks.active) for layer in self.network.layers]
+        checkpoint["num_blocks"] = list(self.router.spec.num_blocks)
+
+    def check_sizes(self, checkpoint: dict[str, Any]) -> None:
+        """Checks numbers of depths and blocks, too; see the base class."""
+        super().check_sizes(checkpoint)
+        theirs, own = checkpoint.get("num_blocks"), list(self.router.spec.num_blocks)
+        if not isinstance(theirs, list) or theirs == own:
+            return
+        if len(theirs) != len(own):
+            raise UsageError(
+                f"the checkpoint is of a network of depth {len(theirs)}, but this one has depth {len(own)}; give the "
+                "config of its run, or none."
+            )
+        raise UsageError(
+            f"the checkpoint is of a network of {theirs} blocks at its depths, but this one has {own}; give the config "
+            "of its run, or none."
+        )
 
     def on_train_start(self) -> None:
         """Forgets the blocks of a run that was broken off; see the base class."""

@@ -1,13 +1,14 @@
 """RoutingNetwork: the routing algorithm (paper, Algorithm 1) over any network that holds routed layers."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
+from routing_lightning.networks.pace import check_factor, freeze_old, old_parameters
 from routing_lightning.networks.probe import probe
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
 from routing_lightning.networks.specialise import put_in_place
@@ -30,6 +31,8 @@ class RoutingNetwork(nn.Module):
     Attributes:
         layers: the routed layers.
         calls: the routed layer of each depth, once there was an example.
+        old_blocks: of each layer, the number of blocks from before tasks joined; None if none did.
+        old_lr: factor on the learning rate of what was there before.
 
     Raises:
         UsageError: if there is no routed layer or no task, or something does not fit: a block its activation, the
@@ -50,6 +53,8 @@ class RoutingNetwork(nn.Module):
         # Plain lists, so that the layers keep one name each.
         self.layers = list(dict.fromkeys(routed_layers(body)))
         self.calls: list[RoutedLayer] = []
+        self.old_blocks: list[int] | None = None
+        self.old_lr = 1.0
         if not self.layers:
             raise UsageError(f"{type(body).__name__} holds no routed layer; give at least 1, or use route().")
         if example is not None:
@@ -154,6 +159,39 @@ class RoutingNetwork(nn.Module):
         # The copy holds the routed layers themselves, which the blocks then replace: theirs are not copied in vain.
         body = copy.deepcopy(self.body, {id(layer): layer for layer in self.calls})
         return put_in_place(body, self.calls, blocks).eval()
+
+    def hold_back(self, old_tasks: int, old_blocks: Sequence[int], factor: float) -> None:
+        """Lets what was there before tasks joined learn slower, or not at all.
+
+        With factor 0 no old parameter gets a gradient, batch normalisations keep their statistics in training, too,
+        and the old tasks keep their routes: what they get stays as it is, to the bit.
+
+        Args:
+            old_tasks: number of tasks that were there before, numbered first.
+            old_blocks: of each of ``layers``, how many blocks were there before, numbered first.
+            factor: factor on the old parameters' learning rate, in [0, 1]; 0: frozen.
+
+        Raises:
+            UsageError: if a number is out of its range, or old parts cannot be frozen.
+        """
+        check_factor("old_lr", factor)
+        counts = [layer.blocks.num_blocks for layer in self.layers]
+        fits = len(old_blocks) == len(counts) and all(0 <= a <= b for a, b in zip(old_blocks, counts, strict=True))
+        if not fits or not 0 < old_tasks <= self.num_tasks:
+            raise UsageError(
+                f"old_blocks is {list(old_blocks)} and old_tasks {old_tasks} in a network of {counts} blocks and "
+                f"{self.num_tasks} tasks; give for each layer how many blocks were there, and how many tasks."
+            )
+        self.old_blocks, self.old_lr = list(old_blocks), factor
+        if factor == 0:
+            freeze_old(self.body, self.layers, old_blocks)
+            self.router.hold_tasks(old_tasks)
+
+    def paced_parameters(self) -> tuple[list[nn.Parameter], float]:
+        """Parameters that were there before tasks joined, and the factor on their learning rate."""
+        if self.old_blocks is None or self.old_lr in (0, 1):
+            return [], 1.0
+        return old_parameters(self.body, self.layers, self.old_blocks), self.old_lr
 
     def active_parameters(self) -> list[nn.Parameter]:
         """Parameters of the blocks that got a sample in training since :meth:`reset_active`."""

@@ -167,6 +167,20 @@ class Router(nn.Module):
         Every process gets the same trace and must end with the same router: draw no noise here.
         """
 
+    def hold_tasks(self, count: int) -> None:
+        """Keeps the routes of the first tasks as they are, whatever comes.
+
+        Args:
+            count: number of tasks.
+
+        Raises:
+            UsageError: if this router cannot.
+        """
+        raise UsageError(
+            f"{type(self).__name__} has no routes of single tasks that could stay as they are; take a RewardRouter of "
+            "TabularPolicy with agents 'per_task'."
+        )
+
     def own_parameters(self) -> list[nn.Parameter]:
         """Parameters that :meth:`learn` moves; all others belong to the network's optimizer."""
         return []

@@ -13,7 +13,7 @@ from routing_lightning.routers.base import Decision, Router, RoutingSpec, Trace
 from routing_lightning.routers.decider import Decider
 from routing_lightning.routers.draw import draw
 from routing_lightning.routers.learner import Learner
-from routing_lightning.routers.policies import Policy
+from routing_lightning.routers.policies import Policy, TabularPolicy
 from routing_lightning.routers.rewards import CollaborationReward, returns
 
 Agents = Literal["per_task", "single", "dispatched"]
@@ -69,6 +69,7 @@ class RewardRouter(Router):
             decider.learner.gamma = gamma
         self.collaboration = CollaborationReward(collaboration, collaboration_by)
         self.agents = agents
+        self.held_tasks = 0
         self.gamma = gamma
         self.joint = not detach_state
         self.uses_state = policy.uses_state
@@ -100,6 +101,12 @@ class RewardRouter(Router):
         self.decider.build(1 if self.agents == "single" else spec.num_tasks, spec)
         self.collaboration.build(spec.num_actions)
 
+    def hold_tasks(self, count: int) -> None:
+        """Keeps the agents of the first tasks as they are; see the base class."""
+        if not isinstance(self.policy, TabularPolicy) or self.agents != "per_task":
+            super().hold_tasks(count)
+        self.held_tasks = count
+
     # -- deciding ------------------------------------------------------------------------------------------------------
 
     def start(self, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None) -> Trace:
@@ -110,6 +117,9 @@ class RewardRouter(Router):
                 trace.agents = self.pick(trace, self.dispatcher.rows(tasks)[:, 0])
             trace.probabilities = self.decider.rows(trace.agents)
             trace.actions = self.pick(trace, trace.probabilities)
+            if self.held_tasks and explore:
+                held = (tasks < self.held_tasks).view(-1, 1)
+                trace.actions = torch.where(held, trace.probabilities.argmax(-1), trace.actions)
         return trace
 
     def decide(self, trace: Trace, x: Tensor, depth: int) -> Decision:
@@ -214,11 +224,16 @@ class RewardRouter(Router):
         """Learns from a trace; without ``detach_state`` by the gradients of :meth:`auxiliary_loss`."""
         if not self.joint:
             self.reward(trace)
+        # Put back afterwards, since an optimizer may move rows without a gradient, too.
+        table = self.policy.table[: self.held_tasks] if isinstance(self.policy, TabularPolicy) else None
+        held = table.clone() if table is not None and self.held_tasks else None
         for decider, part in self.traces(trace):
             if not self.joint:
                 decider.learner.learn(decider.policy, part)
             else:
                 decider.learner.step(decider.policy, part)
+        if table is not None and held is not None:
+            table.copy_(held)
 
 
 def _known(value: Tensor | None) -> Tensor:

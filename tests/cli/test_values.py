@@ -206,3 +206,25 @@ def test_impossible_values_are_told(option, tmp_path, capsys):
     name = option.partition("=")[0].rpartition(".")[2].strip("-")
     words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}", option]
     assert name in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "value"),
+    [
+        ("network.init_args.layers={fc: null}", "layers", {"fc": None}),
+        ("network.layers={fc: null, layer4: 2}", "layers", {"fc": None, "layer4": 2}),
+        ("network.init_args.layers.fc=null", "layers", {"fc": None}),
+        ("network.init_args.weights=null", "weights", None),
+        ("network.init_args.weights=None", "weights", None),
+        ("network.init_args.weights=NONE", "weights", "NONE"),
+        ("network.init_args.trainable=0.1", "trainable", 0.1),
+    ],
+)
+def test_null_and_numbers_reach_options_however_deep(option, name, value, capsys):
+    configs = [f"--config={ROOT / 'configs' / place}.yaml" for place in ("data/digits_mtl", "methods/wpl")]
+    start = "--model.init_args.network={class_path: RoutedBackbone, init_args: {layers: {fc: 3}}}"
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", *configs, start, f"--model.init_args.{option}", "--print_config"])
+    assert not stop.value.code
+    config = yaml.safe_load(capsys.readouterr().out.split("fit\n", 1)[-1])
+    assert config["model"]["init_args"]["network"]["init_args"][name] == value

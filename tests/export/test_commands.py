@@ -13,6 +13,7 @@ from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
 from routing_lightning.export import load, load_trained
 from routing_lightning.export.checkpoint import file_names, task_number
+from routing_lightning.export.load import names_of
 from tests.test_cli import refused, short_fit
 from tests.test_methods import ROOT
 
@@ -86,13 +87,19 @@ def test_integers_make_the_file_smaller_and_predict_alike(checkpoint, tmp_path, 
     assert not torch.equal(ours, theirs) and torch.allclose(ours, theirs, atol=0.2)
 
 
-def test_without_the_data_tasks_and_classes_are_numbers(checkpoint, tmp_path, monkeypatch):
+def test_names_are_in_the_checkpoint_and_those_of_before_have_numbers(checkpoint, tmp_path, monkeypatch):
     def gone(*_):
         raise UsageError("no data")
 
     monkeypatch.setattr("routing_lightning.datamodules.DigitsMTLDataModule.setup", gone)
-    main(["export", str(checkpoint), f"--out={tmp_path}", "--task=4"])
-    assert load(tmp_path / "4.pt2")[1]["classes"] == ["0", "1"]
+    main(["export", str(checkpoint), f"--out={tmp_path}", "--task=digit_4"])
+    metadata = load(tmp_path / "digit_4.pt2")[1]
+    assert metadata["classes"] == ["not_4", "4"] and metadata["input"]["mean"] == [0.3053]
+    saved = torch.load(checkpoint, weights_only=True)
+    names = [saved.pop(name) for name in ("task_names", "class_names")]
+    assert [len(name) for name in names] == [10, 10]
+    torch.save(saved, tmp_path / "before.ckpt")
+    assert names_of(load_trained(tmp_path / "before.ckpt"))[1][4] == ["0", "1"]
 
 
 def test_mistakes_are_told_in_a_sentence(checkpoint, tmp_path, capsys):

@@ -91,7 +91,7 @@ def test_without_freezing_old_parts_move_at_their_own_rate():
     model = made()
     images, tasks = torch.randn(24, 1, 8, 8), torch.arange(24) % 3
     before = model(images, tasks)
-    parts = extend_network(model.network, 1, 1, freeze="none")
+    parts = extend_network(model.network, 1, 1, old_lr=0.1)
     assert all(parameter.requires_grad for parameter in parts.old + parts.new)
     assert len({id(parameter) for parameter in parts.old + parts.new}) == len(parts.old) + len(parts.new)
     train(model.network, parts, torch.full((24,), 3))

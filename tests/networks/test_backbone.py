@@ -63,6 +63,17 @@ def test_routed_parts_alone_learn_where_that_is_asked_for(weights):
     assert moved and all(name.startswith(("body.body.layer4", "body.body.fc")) for name in moved)
 
 
+def test_a_new_classification_layer_learns_with_the_routed_parts(weights):
+    for trainable in ("routed", 0.5):
+        network = made(weights=weights, trainable=trainable, layers={"layer4": 2})
+        slow = {id(parameter) for parameter in network.paced_parameters()[0]}
+        for name, parameter in network.named_parameters():
+            fast = name.startswith(("body.layer4", "body.fc"))
+            assert parameter.requires_grad == (fast or trainable == 0.5), name
+            assert (id(parameter) in slow) == (not fast and trainable == 0.5), name
+        assert not any(name.startswith("_apart") for name in network.state_dict())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -70,7 +81,7 @@ def test_routed_parts_alone_learn_where_that_is_asked_for(weights):
         ({"layers": {"layer5": 2}}, "ResNet has no part 'layer5' to route; give names such as conv1"),
         ({"weights": "BEST"}, "resnet18 does not take the weights BEST"),
         ({"weights": "nowhere.pth"}, "weights nowhere.pth of resnet18 cannot be had .* give the path of a file"),
-        ({"trainable": "some"}, "trainable is 'some'; give 'all' or 'routed'"),
+        ({"trainable": "some"}, "trainable is 'some'; give 'all', 'routed', or a factor"),
         ({"init": "zeros"}, "init is 'zeros'"),
     ],
 )

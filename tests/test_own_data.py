@@ -147,7 +147,7 @@ def test_the_pages_way_out(here, recwarn):
             one = ["--task=weather"] if number else []  # the others take as long and show no more
             run(command.replace("CKPT", checkpoint), *one)
             assert elsewhere(kind) == LABELS["weather"][best]
-        assert 3 <= len(SNIPPETS[kind].strip().splitlines()) <= 5
+        assert 3 <= len([line for line in SNIPPETS[kind].splitlines() if line]) <= 5
 
     write_photos(here / "animals", ANIMALS)
     run(EXTEND[0].replace("CKPT", checkpoint))

@@ -74,8 +74,8 @@ def extend_checkpoint(
     config["data"] = source
     given = {**trained.checkpoint.get("hyper_parameters", {}), "num_tasks": model.network.num_tasks}
     old = {"old_tasks": len(names), "old_blocks": before, "old_lr": old_lr}
-    config["model"]["init_args"] |= old
-    given |= old | {name: config["model"]["init_args"][name] for name in ("network", "router") if name in given}
+    config["model"]["init_args"]["router"]["init_args"] |= old
+    given |= {name: config["model"]["init_args"][name] for name in ("network", "router") if name in given}
     mask = label_mask([len(labels) for labels in listing.class_names], model.num_classes)
     saved = {
         "epoch": 0,

@@ -212,7 +212,7 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path, trust: Sequence[st
         if name in given:
             given[name] = config["model"]["init_args"][name]
     if model.network.old_blocks is not None:
-        config["model"]["init_args"]["old_blocks"] = given["old_blocks"] = model.network.old_blocks
+        config["model"]["init_args"]["router"]["init_args"]["old_blocks"] = model.network.old_blocks
     saved["hyper_parameters"] = given
     saved[CONFIG_KEY] = yaml.safe_dump(config, sort_keys=False)
     check_fits(config, given, saved["state_dict"])

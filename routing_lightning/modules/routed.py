@@ -61,12 +61,6 @@ class RoutedClassifier(TaskClassifier):
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
         aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
-        old_tasks: number of tasks, numbered first, that a network was trained on before others joined; the command
-            ``extend`` sets this and the next two.
-        old_blocks: number of blocks of each routed layer, numbered first, that were there before; null: all tasks are
-            alike.
-        old_lr: factor on the learning rate of all that was there before, in [0, 1]; 0: frozen, and what the old tasks
-            get stays as it is, to the bit.
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -86,9 +80,6 @@ class RoutedClassifier(TaskClassifier):
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
         aggregator: nn.Module | None = None,
-        old_tasks: int = 0,
-        old_blocks: list[int] | None = None,
-        old_lr: float = 1.0,
     ) -> None:
         super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
@@ -114,8 +105,8 @@ class RoutedClassifier(TaskClassifier):
                 f"{type(body).__name__} gives {tuple(logits.shape[1:])} numbers per image, but there are {num_classes} "
                 "classes; give a network that ends with one number for each."
             )
-        if old_blocks is not None:
-            self.network.hold_back(old_tasks, old_blocks, old_lr)
+        if router.old_blocks is not None:
+            self.network.hold_back(router.old_tasks, router.old_blocks, router.old_lr)
             self.keeps_normalisation = True
             # What a loss depends on where all samples of a process took frozen blocks, so that others need not wait.
             self.anchor = nn.Parameter(torch.zeros(()))

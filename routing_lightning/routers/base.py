@@ -115,11 +115,17 @@ class Router(nn.Module):
         joint: whether :meth:`learn` steps with gradients that the network's backward pass leaves, by way of
             :meth:`auxiliary_loss`.
         spec: what there is to decide, known after :meth:`build`.
+        old_tasks: number of tasks, numbered first, that were there before others joined; 0: all are alike.
+        old_blocks: number of blocks of each routed layer, numbered first, that were there before; None likewise.
+        old_lr: factor on the learning rate of all of the network that was there before, in [0, 1]; 0: frozen.
     """
 
     uses_state: bool = True
     joint: bool = False
     spec: RoutingSpec
+    old_tasks: int = 0
+    old_blocks: list[int] | None = None
+    old_lr: float = 1.0
 
     def build(self, spec: RoutingSpec) -> None:
         """Gives the router its final shape; called once, by the network that it routes.

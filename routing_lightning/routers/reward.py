@@ -33,6 +33,11 @@ class RewardRouter(Router):
         collaboration_by: ``"probability"`` or ``"frequency"``, see :class:`CollaborationReward`.
         detach_state: whether the router's gradient stops at its input. If not, it flows into the blocks and features
             that produced the input (paper, end of section 3.1.2).
+        old_tasks: number of tasks, numbered first, that were there before others joined; the command ``extend`` sets
+            this and the next two, which :meth:`RoutingNetwork.hold_back` explains.
+        old_blocks: number of blocks of each routed layer, numbered first, that were there before; null: all are alike.
+        old_lr: factor on the learning rate of all of the network that was there before, in [0, 1]; 0: frozen, and what
+            the old tasks get stays as it is, to the bit.
 
     Raises:
         UsageError: if a value is out of its range or the combination makes no sense.
@@ -47,6 +52,9 @@ class RewardRouter(Router):
         collaboration: float = 0.0,
         collaboration_by: Literal["probability", "frequency"] = "probability",
         detach_state: bool = True,
+        old_tasks: int = 0,
+        old_blocks: list[int] | None = None,
+        old_lr: float = 1.0,
     ) -> None:
         super().__init__()
         if not isinstance(policy, Policy) or not isinstance(learner, Learner):
@@ -70,6 +78,7 @@ class RewardRouter(Router):
         self.collaboration = CollaborationReward(collaboration, collaboration_by)
         self.agents = agents
         self.held_tasks = 0
+        self.old_tasks, self.old_blocks, self.old_lr = old_tasks, old_blocks, old_lr
         self.gamma = gamma
         self.joint = not detach_state
         self.uses_state = policy.uses_state

@@ -16,13 +16,13 @@ PACKAGE = Path(routing_lightning.__file__).parent
 BELOW = {
     "nn": set(),
     "routers": {"nn"},
-    "networks": {"nn", "routers"},
-    "modules": {"nn", "routers", "networks", "metrics", "noise", "rows", "trust"},
-    "datamodules": {"noise"},
+    "networks": {"nn", "routers", "paths"},
+    "modules": {"nn", "routers", "networks", "metrics", "noise", "paths", "rows", "trust"},
+    "datamodules": {"noise", "paths"},
     "record": set(),
     "plots": {"record"},
-    "callbacks": {"record", "plots", "rows", "routers"},
-    "report": {"record", "plots"},
+    "callbacks": {"record", "paths", "plots", "rows", "routers"},
+    "report": {"record", "paths", "plots"},
 }
 
 

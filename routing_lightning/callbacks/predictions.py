@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import BasePredictionWriter
 
+from routing_lightning.paths import local_path
+
 
 class PredictionTable(BasePredictionWriter):
     """Writes ``predictions.csv`` beside the logs: index, task, label and prediction of each sample, by name.
@@ -34,7 +36,8 @@ class PredictionTable(BasePredictionWriter):
         if trainer.world_size > 1:
             parts = [None] * trainer.world_size
             dist.all_gather_object(parts, predictions)
-        folder = Path(trainer.log_dir or trainer.default_root_dir)  # all processes ask: the answer is the first one's
+        # All processes ask: the answer is the first one's.
+        folder = Path(local_path(trainer.log_dir or trainer.default_root_dir))
         if not trainer.is_global_zero:
             return
         # The processes take turns, batch by batch (datamodules, EvaluationBatchSampler).

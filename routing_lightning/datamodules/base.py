@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 Batch = tuple[Tensor, Tensor, Tensor]
 Positions = SupportsIndex | slice | Sequence[int] | np.ndarray | Tensor
@@ -210,7 +211,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self, root: str | None = None, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0
     ) -> None:
         super().__init__()
-        self.root = None if root is None else expanded(root)
+        self.root = None if root is None else local_path(root)
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.split_seed = split_seed
@@ -494,11 +495,6 @@ def stratified_split(
 def draw(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different entries of ``pool``, (P,), in random order, (count,)."""
     return pool[torch.randperm(len(pool), generator=generator)[:count]]
-
-
-def expanded(path: str | os.PathLike[str]) -> str:
-    """A path with ``~`` replaced by the home folder; the only place where this is done."""
-    return os.path.expanduser(os.fspath(path))
 
 
 def require_at_least(minimum: int, **options: int) -> None:

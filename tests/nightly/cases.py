@@ -133,7 +133,7 @@ def callbacks(*names: str, refused: frozenset[str] = frozenset(), said: str = ""
 
 
 SAVE = "ModelCheckpoint"
-ADDED = "lightning.pytorch.callbacks"
+DDP = "lightning.pytorch.strategies.DDPStrategy"
 SWITCHES = [
     # how much
     trainer(fast_dev_run=True),
@@ -190,10 +190,9 @@ SWITCHES = [
     trainer(devices=2, strategy="ddp", apart=True),
     trainer(devices=2, strategy="ddp_spawn", apart=True, warns=True),
     trainer(devices=2, strategy="ddp_find_unused_parameters_true", apart=True),
-    trainer(devices=2, strategy="DDPStrategy", apart=True),
+    trainer(devices=2, strategy=DDP, apart=True),
     Switch("DDPStrategy(static_graph=true), devices=2",
-           ["--trainer.devices=2", "--trainer.strategy=DDPStrategy", "--trainer.strategy.static_graph=true"], ALL,
-           apart=True),
+           ["--trainer.devices=2", f"--trainer.strategy={DDP}", "--trainer.strategy.static_graph=true"], ALL, apart=True),
     *(trainer(devices=2, strategy=name, refused=ALL, apart=True) for name in ("fsdp", "deepspeed")),
     # what is written and told
     *(trainer(profiler=name) for name in ("simple", "advanced", "pytorch")),

@@ -94,6 +94,11 @@ def run(case: Case) -> dict[str, Outcome]:
     return found
 
 
+def done(cells: dict[str, Outcome] | None) -> bool:
+    """Whether all of a row is as it should be."""
+    return cells is not None and all(one.right for one in cells.values())
+
+
 def main() -> None:
     """Runs all cases."""
     parser = argparse.ArgumentParser(prog="python -m tests.nightly", description=__doc__)
@@ -101,6 +106,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only rows that hold this text")
     parser.add_argument("--part", choices=["configs", "switches"], help="only one of the two tables")
     parser.add_argument("--results", type=Path, help="JSON file of outcomes: those of other rows in it are kept")
+    parser.add_argument("--again", action="store_true", help="only rows that are not in it, or were not right")
     options = parser.parse_args()
     import routing_lightning.cli.app
     import routing_lightning.export.commands
@@ -111,11 +117,13 @@ def main() -> None:
         tables = read(options.results)
     with tempfile.TemporaryDirectory() as name:
         cases = {
-            "configs": [case for _, case in configs(small_data(Path(name)))],
             "switches": list(switches()),
+            "configs": [case for _, case in configs(small_data(Path(name)))],
         }
         for part, chosen in cases.items():
             chosen = [case for case in chosen if options.only in case.row and options.part in (part, None)]
+            if options.again:
+                chosen = [case for case in chosen if not done(tables[part].get(case.row))]
             for row in {case.row for case in chosen}:
                 tables[part].pop(row, None)
             for case in chosen:

@@ -22,8 +22,8 @@ SHORT = [
 ]
 TRAINED = ("fit", "validate", "test", "predict", "validate CKPT", "test CKPT", "predict CKPT", "fit CKPT")
 """Commands of the Trainer, from the config and from the checkpoint."""
-WITHOUT_LOGGER = {"validate", "test", "predict", "export", "export onnx", "prune"}
-"""Columns that are run once: a checkpoint does not hold the logger."""
+WITH_LOGGER = {"fit", "validate CKPT", "predict CKPT", "report"}
+"""Columns that are run with each logger; a checkpoint does not hold it."""
 KINDS = {
     "table": "wpl",
     "network": "reinforce_mlp",
@@ -81,7 +81,7 @@ def configs(data: dict[str, Path]) -> Iterator[tuple[str, Case]]:
                 "prune": ["prune", "{ckpt}", "--out={root}/pruned.ckpt"],
             }
             if logger != "TensorBoard":
-                steps = {column: words for column, words in steps.items() if column not in WITHOUT_LOGGER}
+                steps = {column: words for column, words in steps.items() if column in WITH_LOGGER}
             refused = frozenset() if "router:" in text else frozenset({"plot", "prune"})
             yield logger, Case(" + ".join(parts), steps, refused)
 
@@ -191,8 +191,8 @@ SWITCHES = [
     trainer(devices=2, strategy="ddp_spawn", apart=True, warns=True),
     trainer(devices=2, strategy="ddp_find_unused_parameters_true", apart=True),
     trainer(devices=2, strategy=DDP, apart=True),
-    Switch("DDPStrategy(static_graph=true), devices=2",
-           ["--trainer.devices=2", f"--trainer.strategy={DDP}", "--trainer.strategy.static_graph=true"], ALL, apart=True),
+    Switch("DDPStrategy(static_graph=true)", ["--trainer.devices=2", f"--trainer.strategy={DDP}",
+                                              "--trainer.strategy.static_graph=true"], ALL, apart=True),
     *(trainer(devices=2, strategy=name, refused=ALL, apart=True) for name in ("fsdp", "deepspeed")),
     # what is written and told
     *(trainer(profiler=name) for name in ("simple", "advanced", "pytorch")),

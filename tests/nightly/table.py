@@ -28,7 +28,7 @@ class Outcome:
     def of(cls, code: int | None, out: str, err: str, left: set[str]) -> "Outcome":
         """Outcome by exit code, what was said, and what was left in the working directory."""
         end = " / ".join(err.strip().splitlines()[-3:])[:500]
-        errors = _LINE.findall(err)
+        errors = set(_LINE.findall(err))  # processes may say the same
         if code is None:
             return cls("no end", end)
         if "Traceback" in err + out:
@@ -40,8 +40,8 @@ class Outcome:
                 return cls("warns", err.strip()[:500])
             return cls(f"leaves {', '.join(stray)}" if stray else "passes", "")
         if code in (1, 2) and len(errors) == 1:
-            if len(err.strip().splitlines()) == 1:
-                return cls("refused", errors[0])
+            if len(set(err.strip().splitlines())) == 1:
+                return cls("refused", errors.pop())
             return cls("refused with noise", err.strip()[:500])
         return cls(f"exit {code}", end)
 

@@ -5,6 +5,7 @@ is imported and called, so each name is checked against the type that its place 
 """
 
 import inspect
+import os
 import re
 import types
 import typing
@@ -12,7 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 LIBRARIES = ("routing_lightning", "torch", "torchvision", "torchmetrics", "lightning", "torchjd")
 """Top-level modules whose classes a checkpoint may name."""
@@ -168,6 +172,34 @@ def check_hyperparameters(values: dict[str, Any], kind: type, modules: Collectio
     arguments = {name: value for name, value in values.items() if not str(name).startswith("_")}
     spec = {"class_path": values.get("_class_path", _path_of(kind)), "init_args": arguments}
     Trust("the checkpoint", [*modules, kind.__module__]).check(spec, kind, "model")
+
+
+def checked_file(given: Any, key: str, kind: type, modules: Collection[str] = ()) -> tuple[Any, Any]:
+    """Checks what a checkpoint names, before Lightning's ``load_from_checkpoint`` of a class makes it.
+
+    Args:
+        given: path of the checkpoint, or an open file.
+        key: where it keeps the hyperparameters.
+        kind: the class that is loaded.
+        modules: modules of the user's that may be named.
+
+    Returns:
+        The path on this machine, or the open file as it was; and the class that the checkpoint names, ``kind`` or one
+        that derives from it.
+
+    Raises:
+        UsageError: if it names what it may not name, or does not lie on this machine.
+    """
+    if isinstance(given, (str, os.PathLike)):
+        given = local_path(given)
+        content = torch.load(given, map_location="cpu", weights_only=True, mmap=True)
+    else:
+        place = given.tell()
+        content = torch.load(given, map_location="cpu", weights_only=True)
+        given.seek(place)
+    values = content.get(key) or {}
+    check_hyperparameters(values, kind, modules)
+    return given, imported(values["_class_path"]) if "_class_path" in values else kind
 
 
 def imported(path: str) -> Any:

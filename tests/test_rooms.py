@@ -18,7 +18,7 @@ BELOW = {
     "routers": {"nn"},
     "networks": {"nn", "routers", "paths"},
     "modules": {"nn", "routers", "networks", "metrics", "noise", "paths", "rows", "trust"},
-    "datamodules": {"noise", "paths"},
+    "datamodules": {"noise", "paths", "trust"},
     "record": set(),
     "plots": {"record"},
     "callbacks": {"record", "paths", "plots", "rows", "routers"},

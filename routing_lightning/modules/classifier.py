@@ -23,7 +23,7 @@ from routing_lightning.modules.resume import KEY, Milestones, settle
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
-from routing_lightning.trust import check_hyperparameters
+from routing_lightning.trust import checked_file
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -117,10 +117,10 @@ class TaskClassifier(L.LightningModule):
     def load_from_checkpoint(
         cls, checkpoint_path: Any, *arguments: Any, trust: Sequence[str] = (), **options: Any
     ) -> Any:
-        """Loads a model, and makes its parts from what the checkpoint names; see Lightning.
+        """Loads a model, of the class that the checkpoint names, and makes its parts; see Lightning.
 
         Args:
-            checkpoint_path: the checkpoint.
+            checkpoint_path: the checkpoint: a path on this machine, ``~`` is expanded, or an open file.
             arguments: see Lightning.
             trust: modules of yours that the checkpoint may name, beside this package and the libraries it is made of.
             options: see Lightning.
@@ -128,8 +128,9 @@ class TaskClassifier(L.LightningModule):
         Raises:
             UsageError: if the checkpoint names what it may not name; nothing is called then.
         """
-        content = torch.load(checkpoint_path, map_location="cpu", weights_only=True)
-        check_hyperparameters(content.get(cls.CHECKPOINT_HYPER_PARAMS_KEY) or {}, cls, trust)
+        checkpoint_path, kind = checked_file(checkpoint_path, cls.CHECKPOINT_HYPER_PARAMS_KEY, cls, trust)
+        if kind is not cls:
+            return kind.load_from_checkpoint(checkpoint_path, *arguments, trust=trust, **options)
         return super().load_from_checkpoint(checkpoint_path, *arguments, **options)
 
     def save_plain_hyperparameters(self, frame: FrameType | None) -> None:

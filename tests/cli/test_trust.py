@@ -1,5 +1,6 @@
 """What a checkpoint names is built only if it belongs here and fits its place; nothing is imported or called before."""
 
+import io
 import shutil
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ import yaml
 
 from routing_lightning.cli import main
 from routing_lightning.cli.checkpoints import CONFIG_KEY
-from routing_lightning.datamodules import MultiTaskDataModule
+from routing_lightning.datamodules import DigitsMTLDataModule, FolderMTLDataModule, MultiTaskDataModule
 from routing_lightning.errors import UsageError
-from routing_lightning.modules import TaskClassifier
+from routing_lightning.modules import MultiTaskClassifier, RoutedClassifier, TaskClassifier
 from routing_lightning.trust import Trust, check_hyperparameters
 
 DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
@@ -312,3 +313,46 @@ def test_hyperparameters_are_checked_like_configs(checkpoint, planted):
             check_hyperparameters({**values, "aggregator": {"class_path": part}}, TaskClassifier)
     assert not (planted / "imported").exists()
     check_hyperparameters({**values, "aggregator": {"class_path": "planted.Module"}}, TaskClassifier, ["planted"])
+
+
+DATA_KEY = "datamodule_hyper_parameters"
+
+
+@pytest.mark.parametrize("part", ["planted.Module", "subprocess.check_output", "torchvision.models.resnet18"])
+@pytest.mark.parametrize("in_list", [True, False])
+def test_load_from_checkpoint_of_model_and_data_makes_nothing_that_is_not_trusted(
+    part, in_list, checkpoint, planted, tmp_path
+):
+    content = torch.load(checkpoint, weights_only=True)
+    spec = {"class_path": part, "init_args": {}}
+    content["hyper_parameters"]["aggregator"] = spec
+    content[DATA_KEY] |= {"_class_path": "routing_lightning.datamodules.FolderMTLDataModule", "root": "."}
+    content[DATA_KEY]["transforms"] = [spec] if in_list else spec
+    torch.save(content, tmp_path / "bad.ckpt")
+    for kind in (RoutedClassifier, TaskClassifier, FolderMTLDataModule, MultiTaskDataModule):
+        with pytest.raises(UsageError, match=part):
+            kind.load_from_checkpoint(tmp_path / "bad.ckpt")
+    assert not (planted / "imported").exists() and not (planted / "called").exists()
+
+
+def test_load_from_checkpoint_needs_no_arguments(checkpoint, monkeypatch):
+    """Of the class itself, or of the base, which gives the one that the checkpoint names."""
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    weights = torch.load(checkpoint, weights_only=True)["state_dict"]
+    file = io.BytesIO(checkpoint.read_bytes())
+    for kind, path in (
+        (RoutedClassifier, checkpoint),
+        (TaskClassifier, str(checkpoint)),
+        (TaskClassifier, f"~/{checkpoint.name}"),
+        (RoutedClassifier, f"file://{checkpoint}"),
+        (TaskClassifier, file),
+    ):
+        model = kind.load_from_checkpoint(path)
+        assert type(model) is RoutedClassifier
+        assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    for kind in (DigitsMTLDataModule, MultiTaskDataModule):
+        assert kind.load_from_checkpoint(checkpoint).batch_size == 32
+    with pytest.raises(UsageError, match="lies on memory"):
+        RoutedClassifier.load_from_checkpoint("memory://run.ckpt")
+    with pytest.raises(UsageError, match="which is no MultiTaskClassifier"):
+        MultiTaskClassifier.load_from_checkpoint(checkpoint)

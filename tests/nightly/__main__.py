@@ -126,7 +126,7 @@ def main() -> None:
                 chosen = [case for case in chosen if not done(tables[part].get(case.row))]
             for row in {case.row for case in chosen}:
                 tables[part].pop(row, None)
-            for case in chosen:
+            for case in sorted(chosen, key=lambda case: case.apart):  # the slow ones last
                 print(case.row, flush=True)
                 row = tables[part].setdefault(case.row, {})
                 for column, outcome in run(case).items():

@@ -76,6 +76,9 @@ class Trust:
             raise self._refusal(value, place, "whose type is not known")
         if isinstance(value, str) and _asks_for_names(kinds, parts) and not _is_choice(value, kinds):
             return self._find(value, parts, place)
+        if isinstance(value, str) and any(_holds_parts(kind) for kind in kinds) and not _is_choice(value, kinds):
+            # The parser would read it as YAML.
+            raise self._refusal(value, place, "where several parts are asked for, not a text")
         return value
 
     def _check_dict(self, value: dict[Any, Any], kinds: list[Any], parts: tuple[type, ...], place: str) -> Any:
@@ -279,7 +282,9 @@ def _is_callable(kind: Any) -> bool:
 def _part_types(kind: Any) -> Iterator[type]:
     """Classes whose subclasses may be named where this type is asked for."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Callable and arguments:
+    if kind in (Callable, typing.Callable):
+        yield torch.nn.Module  # such as the transforms in a transform
+    elif origin is Callable and arguments:
         for result in _alternatives(arguments[-1]):
             yield from _part_types(result)
     elif origin is type and arguments:
@@ -289,6 +294,12 @@ def _part_types(kind: Any) -> Iterator[type]:
         yield origin
     elif inspect.isclass(kind) and origin is None and not _is_plain(kind):
         yield kind
+
+
+def _holds_parts(kind: Any) -> bool:
+    """Whether this is a list or dict of things that name classes, at any depth."""
+    inner = [part for item in (*_item_types(kind), *_value_types(kind)) for part in _alternatives(item)]
+    return any(_asks_for_names([part], tuple(_part_types(part))) or _holds_parts(part) for part in inner)
 
 
 def _is_plain(kind: type) -> bool:

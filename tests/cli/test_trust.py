@@ -327,7 +327,7 @@ def test_load_from_checkpoint_of_model_and_data_makes_nothing_that_is_not_truste
     spec = {"class_path": part, "init_args": {}}
     content["hyper_parameters"]["aggregator"] = spec
     content[DATA_KEY] |= {"_class_path": "routing_lightning.datamodules.FolderMTLDataModule", "root": "."}
-    content[DATA_KEY]["transforms"] = [spec] if in_list else spec
+    content[DATA_KEY]["augment"] = [spec] if in_list else spec
     torch.save(content, tmp_path / "bad.ckpt")
     for kind in (RoutedClassifier, TaskClassifier, FolderMTLDataModule, MultiTaskDataModule):
         with pytest.raises(UsageError, match=part):
@@ -356,3 +356,72 @@ def test_load_from_checkpoint_needs_no_arguments(checkpoint, monkeypatch):
         RoutedClassifier.load_from_checkpoint("memory://run.ckpt")
     with pytest.raises(UsageError, match="which is no MultiTaskClassifier"):
         MultiTaskClassifier.load_from_checkpoint(checkpoint)
+
+
+def in_data(part):
+    return lambda c: c.update(data={"class_path": "FolderMTLDataModule", "init_args": {"root": ".", "augment": part}})
+
+
+def in_learner(key, part):
+    return plant("model.router.learner", {"class_path": "REINFORCE", "init_args": {key: part}})
+
+
+DEEPER = {
+    "a transform": lambda part: in_data([part]),
+    "a transform that is no list": in_data,
+    "a transform in a transform": lambda part: in_data(
+        [{"class_path": "torchvision.transforms.v2.RandomApply", "init_args": {"transforms": [part]}}]
+    ),
+    "a list as text": lambda part: in_data(yaml.safe_dump([part])),
+    "a dict as text": lambda part: plant("model.aggregator", yaml.safe_dump(part)),
+    "an optimizer of a learner": lambda part: in_learner("optimizer", part),
+    "a scheduler of a learner": lambda part: in_learner("lr_scheduler", part),
+    "features of a baseline": lambda part: (
+        lambda c: c.update(
+            model={"class_path": "MultiTaskClassifier", "init_args": {"network": "TaskSpecific", "features": part}}
+        )
+    ),
+    "a module in modules": lambda part: plant(
+        "model.aggregator", {"class_path": "torch.nn.ModuleList", "init_args": {"modules": [part]}}
+    ),
+    "a scheduler in schedulers": lambda part: plant(
+        "model.lr_scheduler",
+        {
+            "class_path": "torch.optim.lr_scheduler.ChainedScheduler",
+            "init_args": {"schedulers": [{"class_path": "StepLR", "init_args": {"optimizer": part}}]},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("place", DEEPER)
+@pytest.mark.parametrize("name", ["planted.function", "subprocess.check_output", "os.system", "torch.hub.load"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_parts_of_parts_are_checked_at_any_depth(place, name, as_text, checkpoint, planted, tmp_path):
+    from routing_lightning.cli.checkpoints import config_of
+
+    part = name if as_text else {"class_path": name, "init_args": {}}
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", DEEPER[place](part))
+    with pytest.raises(UsageError, match="nothing was called"):
+        config_of(bad, [], set())
+    assert not (planted / "imported").exists() and not (planted / "called").exists()
+
+
+@pytest.mark.parametrize("command", ["test", "predict", "export", "prune"])
+@pytest.mark.parametrize("place", ["a transform", "an optimizer of a learner"])
+def test_every_command_that_reads_checkpoints_checks_them(command, place, checkpoint, planted, tmp_path, capsys):
+    part = {"class_path": "planted.function", "init_args": {}}
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", DEEPER[place](part))
+    words = [str(bad), f"--out={tmp_path / 'out.ckpt'}"] if command in ("export", "prune") else [f"--ckpt_path={bad}"]
+    assert "planted.function" in refused(capsys, command, *words)
+    assert not (planted / "imported").exists() and not (planted / "called").exists()
+
+
+def test_transforms_may_hold_transforms(checkpoint, tmp_path):
+    from routing_lightning.cli.checkpoints import config_of
+
+    flip = {"class_path": "torchvision.transforms.v2.RandomHorizontalFlip", "init_args": {"p": 0.5}}
+    for outer in ("RandomApply", "Compose"):
+        part = {"class_path": f"torchvision.transforms.v2.{outer}", "init_args": {"transforms": [flip]}}
+        config = config_of(with_config(checkpoint, tmp_path / "good.ckpt", in_data([part])), [], set())
+        assert config["data"]["init_args"]["augment"] == [part]

@@ -195,9 +195,11 @@ SWITCHES = [
                                               "--trainer.strategy.static_graph=true"], ALL, apart=True),
     *(trainer(devices=2, strategy=name, refused=ALL, apart=True) for name in ("fsdp", "deepspeed")),
     # what is written and told
-    *(trainer(profiler=name) for name in ("simple", "advanced", "pytorch")),
+    *(trainer(profiler=name) for name in ("simple", "advanced")),
+    trainer(profiler="pytorch", limit_train_batches=12, limit_val_batches=12),
     Switch("PyTorchProfiler(filename)",
-           ["--trainer.profiler=PyTorchProfiler", "--trainer.profiler.dirpath={root}",
+           ["--trainer.profiler=PyTorchProfiler", "--trainer.limit_train_batches=12", "--trainer.limit_val_batches=12",
+            "--trainer.profiler.dirpath={root}",
             "--trainer.profiler.filename=p"]),
     Switch("two loggers", ["--trainer.logger+=TensorBoardLogger", "--trainer.logger.save_dir={root}",
                            "--trainer.logger+=CSVLogger", "--trainer.logger.save_dir={root}"]),

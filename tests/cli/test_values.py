@@ -1,5 +1,7 @@
 """Where values come from: configs before and after the command, checkpoints, seeds; and what mistakes are told."""
 
+import copy
+import pickle
 import sys
 from pathlib import Path
 
@@ -143,6 +145,19 @@ def test_a_run_that_compared_nothing_has_no_best(tmp_path, capsys):
     assert "compared no checkpoints" in refused(
         capsys, "test", "--ckpt_path=best", f"--trainer.default_root_dir={tmp_path}"
     )
+
+
+def test_the_model_does_not_carry_the_command_line(run):
+    """Neither pickled nor copied, although its optimizer was made by it."""
+    model = run.model
+    pickled = pickle.dumps(model)
+    weights = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    assert len(pickled) < weights + 100_000
+    for name in (b"RoutingCLI", b"Noted", b"SentenceParser", b"lightning.pytorch.trainer.trainer"):
+        assert name not in pickled
+    for other in (pickle.loads(pickled), copy.deepcopy(model)):
+        ours, theirs = (one.configure_optimizers()["optimizer"].param_groups[0] for one in (model, other))
+        assert ours["lr"] == theirs["lr"] == 0.02
 
 
 # -- the nearest -----------------------------------------------------------------------------------------------------

@@ -95,27 +95,22 @@ def page(tables: Tables) -> str:
 
 def folded(title: str, rows: dict[str, dict[str, Outcome]]) -> list[str]:
     """One table that opens on a click; a refusal has the number of its sentence below."""
-    columns = list(next(iter(rows.values())))
+    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
     sentences: dict[str, int] = {}
-    lines = [
-        f'??? note "{title}"',
-        "",
-        f"    | | {' | '.join(columns)} |",
-        "    |---" * 1 + "|---" * len(columns) + "|",
-    ]
+    lines = ['<details markdown="1">', f"<summary>{title}</summary>", "", f"| | {' | '.join(columns)} |"]
+    lines.append("|---" * (1 + len(columns)) + "|")
     for row, cells in rows.items():
         shown = []
         for column in columns:
-            one = cells[column]
+            one = cells.get(column, Outcome("", ""))
             number = f" [{sentences.setdefault(shortened(one.told), len(sentences) + 1)}]" if one.told else ""
             shown.append({"passes": "✓"}.get(one.cell, one.cell) + number)
-        lines.append(f"    | `{row}` | {' | '.join(shown)} |")
-    lines.append("")
-    lines += [f"    {number}. {sentence}" for sentence, number in sentences.items()]
-    return [*lines, ""]
+        lines.append(f"| `{row}` | {' | '.join(shown)} |")
+    lines += ["", *(f"{number}. {sentence}" for sentence, number in sentences.items()), "", "</details>", ""]
+    return lines
 
 
 def shortened(sentence: str) -> str:
     """A sentence without paths of the machine, and no longer than a few lines."""
-    text = re.sub(r"/tmp/[\w/.=-]+", "…", " ".join(sentence.split())).replace("|", "/").replace("<", "&lt;")
+    text = re.sub(r"/[\w.=-]+/[\w/.=-]+", "…", " ".join(sentence.split())).replace("|", "/").replace("<", "&lt;")
     return text if len(text) <= 400 else text[:400] + " …"

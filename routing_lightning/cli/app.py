@@ -189,7 +189,8 @@ class RoutingCLI(LightningCLI):
         given = config.get("model.init_args") or {}
         by_hand = {size: given[size] for size in SIZES if given.get(size) is not None}
         self.claim_folder(config)
-        if self.subcommand != "fit":  # no state of callbacks is needed to evaluate
+        # No state of callbacks is needed to evaluate, and the Tuner goes back to a checkpoint of its own.
+        if self.subcommand != "fit" or config.get("ckpt_path") is None:
             warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint need to be provided.*")
         super().instantiate_classes()
         for size, value in by_hand.items():

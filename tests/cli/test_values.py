@@ -70,6 +70,18 @@ def test_a_drawn_seed_is_recorded_and_gives_the_same_run(tmp_path):
     assert again.trainer.callback_metrics["val/loss"] == cli.trainer.callback_metrics["val/loss"]
 
 
+@pytest.mark.parametrize(
+    "callback", ["{class_path: StochasticWeightAveraging, init_args: {swa_lrs: 0.01}}", "EMAWeightAveraging", "Timer"]
+)
+def test_the_saved_config_of_a_run_with_callbacks_runs_again(callback, tmp_path, recwarn):
+    words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}"]
+    cli = main([*words, f"--trainer.callbacks=[{callback}]"])
+    again = main(["fit", f"--config={Path(cli.trainer.log_dir) / 'config.yaml'}"])
+    assert again.trainer.callback_metrics["val/loss"] == cli.trainer.callback_metrics["val/loss"]
+    assert [type(one) for one in again.trainer.callbacks] == [type(one) for one in cli.trainer.callbacks]
+    assert not [str(warning.message) for warning in recwarn if "serialize" in str(warning.message)]
+
+
 @pytest.mark.parametrize("seed", ["-1", str(2**32), "null", "x", "0.5"])
 def test_seeds_that_are_none_are_told(seed, tmp_path, capsys):
     words = [f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}"]

@@ -123,13 +123,15 @@ def trainer(
     return Switch(said if command == "fit" else f"{command}: {said}", words, refused, command, apart, warns)
 
 
-def callbacks(*names: str, refused: frozenset[str] = frozenset(), said: str = "", **options: Any) -> Switch:
+def callbacks(
+    *names: str, refused: frozenset[str] = frozenset(), said: str = "", warns: bool = False, **options: Any
+) -> Switch:
     """Callbacks, the last one with options."""
     parts: list[dict[str, Any]] = [{"class_path": name} for name in names]
     parts[-1] |= {"init_args": options} if options else {}
     arguments = ", ".join(f"{name}={value}" for name, value in options.items())
     label = said or " and ".join(names) + (f" ({arguments})" if arguments else "")
-    return Switch(label, [f"--trainer.callbacks={json.dumps(parts)}"], refused)
+    return Switch(label, [f"--trainer.callbacks={json.dumps(parts)}"], refused, warns=warns)
 
 
 SAVE = "ModelCheckpoint"
@@ -216,13 +218,13 @@ SWITCHES = [
     callbacks(SAVE, train_time_interval="00:00:00:00.1", save_top_k=-1, said="ModelCheckpoint by time"),
     callbacks(SAVE, dirpath="{root}/kept", save_weights_only=True),
     callbacks(SAVE, save_on_train_epoch_end=True, every_n_epochs=2),
-    callbacks("OnExceptionCheckpoint", dirpath="{root}/broken"),
+    callbacks("OnExceptionCheckpoint", dirpath="{root}/broken", warns=True),  # from which it goes on unasked
     callbacks("LearningRateMonitor"),
     callbacks("LearningRateMonitor", logging_interval="step", log_momentum=True),
-    callbacks("LearningRateFinder", num_training_steps=20),
+    callbacks("LearningRateFinder", num_training_steps=20, refused=frozenset({"network"}), warns=True),  # its bar
     callbacks("BatchSizeFinder", max_trials=2, steps_per_trial=1),
-    callbacks("StochasticWeightAveraging", swa_lrs=0.01),
-    callbacks("StochasticWeightAveraging", swa_lrs=0.01, swa_epoch_start=1),
+    callbacks("StochasticWeightAveraging", swa_lrs=0.01, refused=frozenset({"network"})),
+    callbacks("StochasticWeightAveraging", swa_lrs=0.01, swa_epoch_start=1, refused=frozenset({"network"})),
     callbacks("WeightAveraging"),
     callbacks("EMAWeightAveraging", decay=0.99),
     callbacks("GradientAccumulationScheduler", scheduling={"0": 2}, refused=ROUTED),

@@ -333,6 +333,18 @@ def refused_by_lightning(error: BaseException) -> bool:
     return str(frame.f_globals.get("__name__")).startswith("lightning.") and code.strip().startswith("raise ")
 
 
+def failed_callback(error: BaseException) -> str | None:
+    """Name of the callback of Lightning in which an error was raised, without our doing; None if there is none."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith("lightning.pytorch.callbacks."):
+            found = type(frame.f_locals.get("self")).__name__
+        elif module.startswith("routing_lightning."):
+            found = None
+    return found
+
+
 def usage_error(error: BaseException) -> BaseException | None:
     """The user's mistake behind an error, if there is one: jsonargparse wraps what a constructor raises."""
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
@@ -344,6 +356,10 @@ def usage_error(error: BaseException) -> BaseException | None:
         return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
     if refused_by_lightning(error):
         return UsageError(" ".join(str(error).split()))
+    callback = None if isinstance(error, UsageError) else failed_callback(error)
+    if callback is not None and callback != "NoneType":
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        return UsageError(f"{callback} does not work with this model ({reason}); leave it out of trainer.callbacks.")
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (UsageError, MisconfigurationException)):
@@ -382,7 +398,15 @@ def run(words: list[str]) -> RoutingCLI:
             auto_configure_optimizers=False,
             args=words,
         )
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError, MisconfigurationException) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        OSError,
+        ImportError,
+        MisconfigurationException,
+    ) as error:
         mistake = usage_error(error)
         if mistake is None:
             raise

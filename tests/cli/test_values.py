@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import sys
 from pathlib import Path
 
@@ -80,6 +81,27 @@ def test_the_saved_config_of_a_run_with_callbacks_runs_again(callback, tmp_path,
     assert again.trainer.callback_metrics["val/loss"] == cli.trainer.callback_metrics["val/loss"]
     assert [type(one) for one in again.trainer.callbacks] == [type(one) for one in cli.trainer.callbacks]
     assert not [str(warning.message) for warning in recwarn if "serialize" in str(warning.message)]
+
+
+TWO = "{class_path: ModelCheckpoint}, {class_path: ModelCheckpoint}"
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--trainer.callbacks=[BackboneFinetuning]", "BackboneFinetuning does not work with this model .*backbone"),
+        ("--trainer.callbacks=[GradientAccumulationScheduler]", "scheduling"),
+        (f"--trainer.callbacks=[{TWO}]", "more than one stateful callback of type `ModelCheckpoint`"),
+        ("--trainer.callbacks+=RouteRecorder", "more than one stateful callback of type `RouteRecorder`"),
+        ("--trainer.val_check_interval=100", "must be less than or equal to the number of the training batches"),
+        ("--trainer.callbacks=[{class_path: EarlyStopping, init_args: {monitor: x}}]", "`x`"),
+    ],
+)
+def test_what_lightning_refuses_is_told_in_its_sentence(option, sentence, tmp_path, capsys):
+    words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}"]
+    if "RouteRecorder" in option:
+        words.append("--record=[RouteRecorder]")
+    assert re.search(sentence, refused(capsys, *words, option))
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**32), "null", "x", "0.5"])

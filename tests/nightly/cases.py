@@ -229,7 +229,7 @@ SWITCHES = [
     callbacks("EMAWeightAveraging", decay=0.99),
     callbacks("GradientAccumulationScheduler", scheduling={"0": 2}, refused=ROUTED),
     callbacks("BackboneFinetuning", refused=ALL),
-    callbacks("ModelPruning", pruning_fn="l1_unstructured", amount=0.2),
+    callbacks("ModelPruning", pruning_fn="l1_unstructured", amount=0.2, refused=ALL),
     callbacks("Timer", duration="00:00:00:05"),
     callbacks("ModelSummary", max_depth=3),
     callbacks("RichModelSummary"),

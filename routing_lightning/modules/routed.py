@@ -189,9 +189,11 @@ class RoutedClassifier(TaskClassifier):
         """
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
-        if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging: an epoch for batch normalisation alone
-            return {"loss": cross_entropy(logits.float(), labels).detach(), "trace": trace}
         hits = logits.argmax(1) == labels
+        if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging: an epoch for batch normalisation alone
+            loss = cross_entropy(logits.float(), labels).detach()
+            self.count("train", loss, hits, tasks)
+            return {"loss": loss, "trace": trace}
         # Each sample's own loss costs more than the mean, which takes one operation.
         apart = self.aggregator is not None or self.final_reward == "negative_loss"
         losses = cross_entropy(logits.float(), labels, reduction="none" if apart else "mean")

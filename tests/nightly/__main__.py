@@ -139,7 +139,7 @@ def main() -> None:
     if options.docs:
         target = ROOT / "docs" / "lightning.md"
         before = target.read_text().partition("<!-- tables -->")[0]
-        target.write_text(f"{before}<!-- tables -->\n\n{text}")
+        target.write_text(f"{before}<!-- tables -->\n\n{text.rstrip()}\n")
     wrong = [one for rows in tables.values() for row in rows.values() for one in row.values() if not one.right]
     sys.exit(bool(wrong))
 

@@ -198,11 +198,11 @@ SWITCHES = [
     *(trainer(devices=2, strategy=name, refused=ALL, apart=True) for name in ("fsdp", "deepspeed")),
     # what is written and told
     *(trainer(profiler=name) for name in ("simple", "advanced")),
-    trainer(profiler="pytorch", limit_train_batches=12, limit_val_batches=12),
+    trainer(profiler="pytorch", limit_train_batches=12, limit_val_batches=12, warns=True),  # torch's own words
     Switch("PyTorchProfiler(filename)",
            ["--trainer.profiler=PyTorchProfiler", "--trainer.limit_train_batches=12", "--trainer.limit_val_batches=12",
             "--trainer.profiler.dirpath={root}",
-            "--trainer.profiler.filename=p"]),
+            "--trainer.profiler.filename=p"], warns=True),
     Switch("two loggers", ["--trainer.logger+=TensorBoardLogger", "--trainer.logger.save_dir={root}",
                            "--trainer.logger+=CSVLogger", "--trainer.logger.save_dir={root}"]),
     Switch("record: null", ["--record=null"]),

@@ -6,14 +6,22 @@ import re
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from enum import Enum
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet
 
+import torch
+import yaml
 from jsonargparse._loaders_dumpers import get_yaml_default_loader
+from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
 from routing_lightning.trust import GET_TORCHJD
+
+# Defaults of Lightning's callbacks that are devices or choices: text in saved configs, which then load again.
+register_type(torch.device)
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, choice: dumper.represent_data(choice.value))
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([^']+)':?")

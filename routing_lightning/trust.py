@@ -5,6 +5,7 @@ is imported and called, so each name is checked against the type that its place 
 """
 
 import inspect
+import os
 import re
 import types
 import typing
@@ -12,7 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 LIBRARIES = ("routing_lightning", "torch", "torchvision", "torchmetrics", "lightning", "torchjd")
 """Top-level modules whose classes a checkpoint may name."""
@@ -72,6 +76,9 @@ class Trust:
             raise self._refusal(value, place, "whose type is not known")
         if isinstance(value, str) and _asks_for_names(kinds, parts) and not _is_choice(value, kinds):
             return self._find(value, parts, place)
+        if isinstance(value, str) and any(_holds_parts(kind) for kind in kinds) and not _is_choice(value, kinds):
+            # The parser would read it as YAML.
+            raise self._refusal(value, place, "where several parts are asked for, not a text")
         return value
 
     def _check_dict(self, value: dict[Any, Any], kinds: list[Any], parts: tuple[type, ...], place: str) -> Any:
@@ -170,6 +177,34 @@ def check_hyperparameters(values: dict[str, Any], kind: type, modules: Collectio
     Trust("the checkpoint", [*modules, kind.__module__]).check(spec, kind, "model")
 
 
+def checked_file(given: Any, key: str, kind: type, modules: Collection[str] = ()) -> tuple[Any, Any]:
+    """Checks what a checkpoint names, before Lightning's ``load_from_checkpoint`` of a class makes it.
+
+    Args:
+        given: path of the checkpoint, or an open file.
+        key: where it keeps the hyperparameters.
+        kind: the class that is loaded.
+        modules: modules of the user's that may be named.
+
+    Returns:
+        The path on this machine, or the open file as it was; and the class that the checkpoint names, ``kind`` or one
+        that derives from it.
+
+    Raises:
+        UsageError: if it names what it may not name, or does not lie on this machine.
+    """
+    if isinstance(given, (str, os.PathLike)):
+        given = local_path(given)
+        content = torch.load(given, map_location="cpu", weights_only=True, mmap=True)
+    else:
+        place = given.tell()
+        content = torch.load(given, map_location="cpu", weights_only=True)
+        given.seek(place)
+    values = content.get(key) or {}
+    check_hyperparameters(values, kind, modules)
+    return given, imported(values["_class_path"]) if "_class_path" in values else kind
+
+
 def imported(path: str) -> Any:
     """What a path names: an attribute of a module, or of a class in it.
 
@@ -247,7 +282,9 @@ def _is_callable(kind: Any) -> bool:
 def _part_types(kind: Any) -> Iterator[type]:
     """Classes whose subclasses may be named where this type is asked for."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Callable and arguments:
+    if kind in (Callable, typing.Callable):
+        yield torch.nn.Module  # such as the transforms in a transform
+    elif origin is Callable and arguments:
         for result in _alternatives(arguments[-1]):
             yield from _part_types(result)
     elif origin is type and arguments:
@@ -257,6 +294,12 @@ def _part_types(kind: Any) -> Iterator[type]:
         yield origin
     elif inspect.isclass(kind) and origin is None and not _is_plain(kind):
         yield kind
+
+
+def _holds_parts(kind: Any) -> bool:
+    """Whether this is a list or dict of things that name classes, at any depth."""
+    inner = [part for item in (*_item_types(kind), *_value_types(kind)) for part in _alternatives(item)]
+    return any(_asks_for_names([part], tuple(_part_types(part))) or _holds_parts(part) for part in inner)
 
 
 def _is_plain(kind: type) -> bool:

@@ -22,15 +22,18 @@ def save_image(path: Path, colour: int) -> None:
     Image.new("RGB", (32, 32), (colour, colour, colour)).save(path)
 
 
-@pytest.fixture
-def cifar_tree(tmp_path: Path) -> Path:
+def write_cifar_tree(root: Path) -> Path:
     """Root with cifar100/{train,test}; PNG and BMP; an image has the colour of its class's number."""
-    root = tmp_path / "tree"
     for number, name in enumerate(FINE_CLASSES):
         for part, extensions in (("train", ("png", "bmp", "png")), ("test", ("png",))):
             for i, extension in enumerate(extensions):
                 save_image(root / "cifar100" / part / name / f"{name}_{i}.{extension}", number)
     return root
+
+
+@pytest.fixture
+def cifar_tree(tmp_path: Path) -> Path:
+    return write_cifar_tree(tmp_path / "tree")
 
 
 @pytest.fixture
@@ -67,10 +70,8 @@ def write_cifar_archive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture
-def mnist_root(tmp_path: Path) -> Path:
+def write_mnist(root: Path) -> Path:
     """Root with MNIST/raw: 12 training and 5 test images of each digit; the first pixel is the digit."""
-    root = tmp_path / "mnist"
     folder = root / "MNIST" / "raw"
     folder.mkdir(parents=True)
     for part, per_digit in (("train", MNIST_TRAIN_PER_DIGIT), ("t10k", MNIST_TEST_PER_DIGIT)):
@@ -82,3 +83,42 @@ def mnist_root(tmp_path: Path) -> Path:
         header = np.array([0x801, len(digits)], ">i4")
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(header.tobytes() + digits.tobytes())
     return root
+
+
+@pytest.fixture
+def mnist_root(tmp_path: Path) -> Path:
+    return write_mnist(tmp_path / "mnist")
+
+
+def write_mini_imagenet(root: Path) -> Path:
+    """Root with a folder for each of 50 labels, 3 images of noise in each."""
+    for label in range(50):
+        folder = root / f"n{label:04d}"
+        folder.mkdir(parents=True)
+        for image in range(3):
+            noise = np.random.default_rng(10 * label + image).integers(0, 255, (20, 20, 3), np.uint8)
+            Image.fromarray(noise).save(folder / f"{image}.png")
+    return root
+
+
+@pytest.fixture
+def mini_imagenet_root(tmp_path: Path) -> Path:
+    return write_mini_imagenet(tmp_path / "mini")
+
+
+def small_options(text: str, root_of: Callable[[str], Path]) -> list[str]:
+    """Options that point configs to small data.
+
+    Args:
+        text: content of the configs.
+        root_of: where the data of a name lie: ``cifar_tree``, ``mnist_root`` or ``mini_imagenet_root``.
+    """
+    if "CIFARMTL" in text or "FolderMTL" in text:
+        return [f"--data.init_args.root={root_of('cifar_tree')}"]
+    if "MNISTMTL" in text:
+        counts = ["--data.init_args.train_per_class=10", "--data.init_args.test_per_class=4"]
+        return [f"--data.init_args.root={root_of('mnist_root')}", *counts]
+    if "MINMTL" in text:
+        counts = ["--data.init_args.train_per_label=2", "--data.init_args.test_per_label=1"]
+        return [f"--data.init_args.root={root_of('mini_imagenet_root')}", *counts]
+    return []

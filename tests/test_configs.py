@@ -4,13 +4,12 @@ import inspect
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from lightning.pytorch import Trainer
-from PIL import Image
 
 from routing_lightning.cli import main
+from tests.fake_data import mini_imagenet_root, small_options  # noqa: F401
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 JOBS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
@@ -30,34 +29,10 @@ COMBINATIONS = [
 
 
 @pytest.fixture
-def mini_imagenet_root(tmp_path: Path) -> Path:
-    root = tmp_path / "mini"
-    for label in range(50):
-        folder = root / f"n{label:04d}"
-        folder.mkdir(parents=True)
-        for image in range(3):
-            noise = np.random.default_rng(10 * label + image).integers(0, 255, (20, 20, 3), np.uint8)
-            Image.fromarray(noise).save(folder / f"{image}.png")
-    return root
-
-
-@pytest.fixture
 def small_data(request: pytest.FixtureRequest, parts: tuple[str, ...]) -> list[str]:
     """Options that point configs to small data."""
     text = "".join((CONFIGS / f"{part}.yaml").read_text() for part in parts)
-    if "CIFARMTL" in text:
-        return [f"--data.init_args.root={request.getfixturevalue('cifar_tree')}"]
-    if "MNISTMTL" in text:
-        root = request.getfixturevalue("mnist_root")
-        counts = ["--data.init_args.train_per_class=10", "--data.init_args.test_per_class=4"]
-        return [f"--data.init_args.root={root}", *counts]
-    if "MINMTL" in text:
-        root = request.getfixturevalue("mini_imagenet_root")
-        counts = ["--data.init_args.train_per_label=2", "--data.init_args.test_per_label=1"]
-        return [f"--data.init_args.root={root}", *counts]
-    if "FolderMTL" in text:
-        return [f"--data.init_args.root={request.getfixturevalue('cifar_tree')}"]
-    return []
+    return small_options(text, request.getfixturevalue)
 
 
 # One of each kind of model: what a saved config must carry does not differ between the others.

@@ -19,9 +19,10 @@ TWO_PROCESSES = [
 
 # Runs the command line and leaves what each process ended with.
 SCRIPT = """
-import sys, torch
+import sys
 from routing_lightning.cli import main
 cli = main(sys.argv[2:])
+import torch  # after the command line has set up what it is to be silent about
 router = cli.model.router
 torch.save(
     {
@@ -51,6 +52,7 @@ def run(folder: Path, *words: str, path: Path = ROOT) -> list[dict]:
         env=environment, cwd=folder, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stderr == ""
     return [torch.load(path, weights_only=True) for path in sorted(folder.glob("rank_*.pt"))]
 
 

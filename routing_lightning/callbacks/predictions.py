@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 from routing_lightning.targets import SEPARATOR, Targets, in_words
 
 ENDINGS = (".csv", ".parquet")
@@ -55,7 +56,8 @@ class PredictionTable(BasePredictionWriter):
         if trainer.world_size > 1:
             parts = [None] * trainer.world_size
             dist.all_gather_object(parts, predictions)
-        folder = Path(trainer.log_dir or trainer.default_root_dir)  # all processes ask: the answer is the first one's
+        # All processes ask: the answer is the first one's.
+        folder = Path(local_path(trainer.log_dir or trainer.default_root_dir))
         if not trainer.is_global_zero:
             return
         # The processes take turns, batch by batch (datamodules, EvaluationBatchSampler).

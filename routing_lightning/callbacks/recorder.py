@@ -11,6 +11,7 @@ from torch import Tensor
 
 from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 from routing_lightning.record import FILE_NAME, POOLED, RouteRecord, write_whole
 from routing_lightning.routers import Router
 from routing_lightning.rows import RowGatherer
@@ -147,7 +148,7 @@ class RouteRecorder(L.Callback):
         if self._router is None:
             return
         folder = trainer.log_dir  # all processes ask: the answer is the first one's
-        self._path = Path(folder or trainer.default_root_dir) / FILE_NAME
+        self._path = Path(local_path(folder or trainer.default_root_dir)) / FILE_NAME
         if trainer.fast_dev_run or not trainer.is_global_zero:  # type: ignore[attr-defined]
             self._path = None
         names = pl_module.task_names()[: self._router.spec.num_tasks]  # type: ignore[operator]

@@ -18,6 +18,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 TOGETHER = 16
 """Batches after which several processes ask each other whether to stop."""
@@ -85,7 +86,7 @@ class SaveOnStop(Checkpoint):
         """Takes over the signals, and finds the place of the file."""
         folder = trainer.log_dir or trainer.default_root_dir  # all processes ask: the answer is the first one's
         found = [call.dirpath for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)]
-        self._path = Path(found[0] if found and found[0] else Path(folder) / "checkpoints") / "last.ckpt"
+        self._path = Path(found[0] if found and found[0] else Path(local_path(folder)) / "checkpoints") / "last.ckpt"
         self._first_step = trainer.fit_loop.total_batch_idx
         self.asked, self._agreed = 0, False
         if threading.current_thread() is threading.main_thread():

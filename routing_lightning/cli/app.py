@@ -1,7 +1,10 @@
 """The commands that train and evaluate: LightningCLI with errors in a sentence and a folder for each run."""
 
+import linecache
+import os
 import shlex
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,8 +12,15 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import (
+    ArgsType,
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+    _InstantiatorFn,
+)
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from routing_lightning.allocator import keep_freed_memory
@@ -36,7 +46,11 @@ from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.parser import SentenceParser
+from routing_lightning.paths import local_path
 from routing_lightning.trust import LIBRARIES
+
+# Options of the Trainer, its loggers, callbacks and profilers that name a folder.
+FOLDERS = ("default_root_dir", "dirpath", "save_dir", "log_dir")
 
 # What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
 RECORD = tuple(
@@ -45,8 +59,26 @@ RECORD = tuple(
 )
 
 
+class Values:
+    """What Lightning's makers of model and data look at in the command line, and nothing else of it.
+
+    The model's callables, such as its optimizer, hold their makers for good: with the command line itself the Trainer
+    and the data would go along wherever the model is copied, pickled or sent.
+    """
+
+    config_dump: dict[str, Any]
+
+    def _dump_config(self) -> None:
+        """Nothing: the values are there."""
+
+
 class SaveConfig(SaveConfigCallback):
     """Saves the config beside the logs, and inside each checkpoint, so that a checkpoint alone is enough to go on."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Saves the config, unless nothing is to be written."""
+        if not trainer.barebones:
+            super().setup(trainer, pl_module, stage)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the config, as YAML text."""
@@ -78,7 +110,7 @@ class RoutingCLI(LightningCLI):
         last: list[str] = []
         given = words.value("ckpt_path") if words.command else None
         if given not in (None, "", "null", "hpc", "registry"):  # the last two are Lightning's own words
-            root = Path(words.value("trainer.default_root_dir") or ".").expanduser()
+            root = Path(local_path(words.value("trainer.default_root_dir") or "."))
             path = checkpoints.find(given, root)
             if given in ("last", "best"):
                 print(f"ckpt_path {given}: {path}")
@@ -151,9 +183,17 @@ class RoutingCLI(LightningCLI):
 
     # -- making the parts ----------------------------------------------------------------------------------------------
 
+    def _add_instantiators(self) -> None:
+        values = Values()
+        self._dump_config()
+        values.config_dump = self.config_dump
+        for key, kind in (("model", self._model_class), ("data", self._datamodule_class)):
+            self.parser.add_instantiator(_InstantiatorFn(cli=values, key=key), kind)  # type: ignore[arg-type]
+
     def before_instantiate_classes(self) -> None:
-        """Names our option where the Trainer would refuse its own."""
+        """Makes paths those of this machine; names our option where the Trainer would refuse its own."""
         config = self.config[self.subcommand]
+        make_local(config.trainer)
         for option, off in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
             value = config.trainer.get(option)
             if value not in (off, None) and "RoutedClassifier" in str(config.model.get("class_path")):
@@ -172,7 +212,8 @@ class RoutingCLI(LightningCLI):
         given = config.get("model.init_args") or {}
         by_hand = {size: given[size] for size in SIZES if given.get(size) is not None}
         self.claim_folder(config)
-        if self.subcommand != "fit":  # no state of callbacks is needed to evaluate
+        # No state of callbacks is needed to evaluate, and the Tuner goes back to a checkpoint of its own.
+        if self.subcommand != "fit" or config.get("ckpt_path") is None:
             warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint need to be provided.*")
         super().instantiate_classes()
         for size, value in by_hand.items():
@@ -194,7 +235,7 @@ class RoutingCLI(LightningCLI):
         own_loggers = trainer.get("logger") not in (None, True, False)
         if trainer.get("fast_dev_run") or trainer.get("barebones") or own_loggers:
             return
-        root = Path(trainer.get("default_root_dir") or ".").expanduser()
+        root = Path(trainer.get("default_root_dir") or ".")
         self.folder = folders.folder_of_run(root / folders.RUNS, name)
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
@@ -294,6 +335,44 @@ class RoutingCLI(LightningCLI):
         return sorted(found)
 
 
+def make_local(config: Any) -> None:
+    """Writes ``~`` and ``file://`` out in the folders of a Trainer's config, those of loggers and callbacks included.
+
+    Raises:
+        UsageError: if one lies elsewhere.
+    """
+    items = config.items(branches=False) if isinstance(config, Namespace) else ()
+    for key, value in list(items):
+        name = key.rpartition(".")[2]
+        if isinstance(value, list):
+            for item in value:
+                make_local(item)
+        elif name in FOLDERS and isinstance(value, (str, os.PathLike)):
+            try:
+                config[key] = local_path(value)
+            except UsageError as error:
+                raise UsageError(f"trainer.{key}: {error}") from error
+
+
+def refused_by_lightning(error: BaseException) -> bool:
+    """Whether Lightning raised an error itself: a sentence about options of its, and not a mistake within it."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    code = linecache.getline(frame.f_code.co_filename, line)
+    return str(frame.f_globals.get("__name__")).startswith("lightning.") and code.strip().startswith("raise ")
+
+
+def failed_callback(error: BaseException) -> str | None:
+    """Name of the callback of Lightning in which an error was raised, without our doing; None if there is none."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith("lightning.pytorch.callbacks."):
+            found = type(frame.f_locals.get("self")).__name__
+        elif module.startswith("routing_lightning."):
+            found = None
+    return found
+
+
 def usage_error(error: BaseException) -> BaseException | None:
     """The user's mistake behind an error, if there is one: jsonargparse wraps what a constructor raises."""
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
@@ -303,6 +382,12 @@ def usage_error(error: BaseException) -> BaseException | None:
         return UsageError(" ".join(str(error).split()))
     if isinstance(error, OSError) and error.filename is not None:
         return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
+    if refused_by_lightning(error):
+        return UsageError(" ".join(str(error).split()))
+    callback = None if isinstance(error, UsageError) else failed_callback(error)
+    if callback is not None and callback != "NoneType":
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        return UsageError(f"{callback} does not work with this model ({reason}); leave it out of trainer.callbacks.")
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, (UsageError, MisconfigurationException)):
@@ -341,7 +426,15 @@ def run(words: list[str]) -> RoutingCLI:
             auto_configure_optimizers=False,
             args=words,
         )
-    except (ValueError, RuntimeError, OSError, MisconfigurationException) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        OSError,
+        ImportError,
+        MisconfigurationException,
+    ) as error:
         mistake = usage_error(error)
         if mistake is None:
             raise

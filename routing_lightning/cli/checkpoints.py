@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 from routing_lightning.trust import Trust
 
 CONFIG_KEY = "routing_lightning_config"
@@ -93,8 +94,7 @@ def find(given: Any, root: Path, folder_hint: str = "trainer.default_root_dir") 
         UsageError: if there is none.
     """
     if given not in ("last", "best"):
-        text = str(given).removeprefix("file://")
-        path = Path(text).expanduser()
+        path = Path(local_path(str(given)))
         if not path.is_file():
             raise UsageError(f"ckpt_path {given} is no file; give the path of a checkpoint, or last for the newest.")
         return path

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import argument
 
 RUN_HELP = "a version folder, or a folder with several somewhere in it"
 
@@ -12,8 +13,8 @@ RUN_HELP = "a version folder, or a folder with several somewhere in it"
 def plot(words: Sequence[str]) -> None:
     """Draws what the router of each run learned: ``plot RUN... [--out DIR] [--block K]``."""
     parser = argparse.ArgumentParser(prog="train.py plot", description="Draw what the router of a run learned.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help=RUN_HELP)
-    parser.add_argument("--out", type=Path, help="folder for the figures; by default plots/ in each run's folder")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=argument, help=RUN_HELP)
+    parser.add_argument("--out", type=argument, help="folder for the figures; by default plots/ in each run's folder")
     parser.add_argument(
         "--block", type=int, help="block of the curves, from 0; by default at each depth the one most tasks want"
     )
@@ -39,8 +40,10 @@ def plot(words: Sequence[str]) -> None:
 def report(words: Sequence[str]) -> None:
     """Writes a page about runs: ``report RUN... [--out DIR]``."""
     parser = argparse.ArgumentParser(prog="train.py report", description="Write one HTML page about runs.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help=RUN_HELP)
-    parser.add_argument("--out", type=Path, default=Path("report"), help="folder for report.html; by default report/")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=argument, help=RUN_HELP)
+    parser.add_argument(
+        "--out", type=argument, default=Path("report"), help="folder for report.html; by default report/"
+    )
     options = parser.parse_args(words)
     from routing_lightning.report import find_runs, write_report
 

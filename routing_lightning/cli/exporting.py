@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +10,7 @@ if TYPE_CHECKING:
     from routing_lightning.export.checkpoint import Exported
 
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import argument
 
 TRUST_HELP = "a module of yours that the checkpoint may name; may be given several times"
 
@@ -21,9 +21,9 @@ def export(words: Sequence[str]) -> None:
         prog="train.py export",
         description="Write the network of each task as a file that needs nothing of this package.",
     )
-    parser.add_argument("checkpoint", metavar="CKPT", type=Path, help="checkpoint of a run")
+    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help="checkpoint of a run")
     parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="folder for the files and their manifest"
+        "--out", required=True, type=argument, metavar="DIR", help="folder for the files and their manifest"
     )
     parser.add_argument("--task", default="all", metavar="NAME", help="name or number of a task; by default all")
     parser.add_argument("--format", choices=["torch", "onnx"], default="torch", help="torch.export's .pt2, or ONNX")
@@ -53,8 +53,8 @@ def prune(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="train.py prune", description="Write a checkpoint without the blocks that no task uses; it trains on."
     )
-    parser.add_argument("checkpoint", metavar="CKPT", type=Path, help="checkpoint of a run")
-    parser.add_argument("--out", required=True, type=Path, metavar="NEW", help="the new checkpoint")
+    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help="checkpoint of a run")
+    parser.add_argument("--out", required=True, type=argument, metavar="NEW", help="the new checkpoint")
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
     options = parser.parse_args(words)
     from routing_lightning.export.prune import prune_checkpoint
@@ -69,11 +69,11 @@ def extend(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="train.py extend", description="Write a checkpoint that new tasks have joined; fit --ckpt_path trains it."
     )
-    parser.add_argument("checkpoint", metavar="CKPT", type=Path, help="checkpoint of a run")
+    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help="checkpoint of a run")
     parser.add_argument(
-        "--data", required=True, type=Path, metavar="PATH", help="folder or manifest of the new tasks' images"
+        "--data", required=True, type=argument, metavar="PATH", help="folder or manifest of the new tasks' images"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="NEW", help="the new checkpoint")
+    parser.add_argument("--out", required=True, type=argument, metavar="NEW", help="the new checkpoint")
     parser.add_argument(
         "--blocks",
         type=int,

@@ -11,8 +11,6 @@ _IDLE_WARNINGS = (
     ".*does not have many workers.*",
     # The checks of a batch are the model's, whatever the datamodule.
     ".*have passed in a `LightningDataModule`. It will use the implementation from.*",
-    # Metrics are added up over processes before they are logged.
-    ".*when logging on epoch level in distributed setting.*",
     # Lightning with newer torch.
     ".*isinstance\\(treespec, LeafSpec\\).*",
     # A run of a few steps is meant to be one, and the last value of each curve is written anyway.
@@ -23,6 +21,8 @@ _IDLE_WARNINGS = (
     ".*the dirpath has changed from.*",
     # Modules that a user's network keeps in evaluation mode are the user's choice.
     ".*module\\(s\\) in eval mode.*",
+    # Nothing is logged where the user has switched that off.
+    ".*but `Trainer\\(barebones=True\\)` is configured.*",
     # The strategies are told how to treat blocks without samples, where that is needed.
     ".*find_unused_parameters=True was specified.*",
 )

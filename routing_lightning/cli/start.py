@@ -86,6 +86,8 @@ def run_quick(words: list[str]) -> bool:
     if texts.answer(words):
         return True
     wait_passively()
+    # DDP says of every model all of whose parameters a batch used that it need not have looked for unused ones.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     parts = Words.of(words)
     quiet = any(word.startswith(("--print_config", "--print_shtab")) or ".help" in word for word in words)
     if parts.command in TRAINER_COMMANDS and not quiet and int(os.environ.get("LOCAL_RANK", 0)) == 0:

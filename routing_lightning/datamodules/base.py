@@ -18,7 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 from routing_lightning.targets import KINDS, Kind, Targets
+from routing_lightning.trust import checked_file
 
 Batch = tuple[Tensor, Tensor, Tensor]
 Positions = SupportsIndex | slice | Sequence[int] | np.ndarray | Tensor
@@ -226,13 +228,33 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self, root: str | None = None, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0
     ) -> None:
         super().__init__()
-        self.root = None if root is None else expanded(root)
+        self.root = None if root is None else local_path(root)
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.split_seed = split_seed
         self._is_set_up = False
         self._is_loading = False
         self._moments: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def load_from_checkpoint(
+        cls, checkpoint_path: Any, *arguments: Any, trust: Sequence[str] = (), **options: Any
+    ) -> Any:
+        """Makes the datamodule that a checkpoint names, with the values of its run; see Lightning.
+
+        Args:
+            checkpoint_path: the checkpoint: a path on this machine, ``~`` is expanded, or an open file.
+            arguments: see Lightning.
+            trust: modules of yours that the checkpoint may name, beside this package and the libraries it is made of.
+            options: see Lightning.
+
+        Raises:
+            UsageError: if the checkpoint names what it may not name; nothing is called then.
+        """
+        checkpoint_path, kind = checked_file(checkpoint_path, cls.CHECKPOINT_HYPER_PARAMS_KEY, cls, trust)
+        if kind is not cls:
+            return kind.load_from_checkpoint(checkpoint_path, *arguments, trust=trust, **options)
+        return super().load_from_checkpoint(checkpoint_path, *arguments, **options)
 
     # cached properties, since a subclass may set them like any attribute
 
@@ -541,11 +563,6 @@ def stratified_split(
 def draw(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different entries of ``pool``, (P,), in random order, (count,)."""
     return pool[torch.randperm(len(pool), generator=generator)[:count]]
-
-
-def expanded(path: str | os.PathLike[str]) -> str:
-    """A path with ``~`` replaced by the home folder; the only place where this is done."""
-    return os.path.expanduser(os.fspath(path))
 
 
 def require_at_least(minimum: int, **options: int) -> None:

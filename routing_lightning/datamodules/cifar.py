@@ -15,12 +15,12 @@ from routing_lightning.datamodules.base import (
     MultiTaskData,
     MultiTaskDataModule,
     MultiTaskDataset,
-    expanded,
     stratified_split,
 )
 from routing_lightning.datamodules.download import explained_download
 from routing_lightning.datamodules.image_cache import ImageCache, class_folders, image_names
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 SUPERCLASSES: dict[str, tuple[str, str, str, str, str]] = {
     "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
@@ -94,9 +94,9 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         super().__init__(root, batch_size, val_fraction, split_seed)
         self.save_hyperparameters()
-        self.folder = Path(expanded(root))
+        self.folder = Path(local_path(root))
         self.download = download
-        self.cache_dir = None if cache_dir is None else expanded(cache_dir)
+        self.cache_dir = None if cache_dir is None else local_path(cache_dir)
 
     def prepare_data(self) -> None:
         """Decodes the tree, or fetches the archive; see the base class.

@@ -21,7 +21,6 @@ from routing_lightning.datamodules.base import (
     MultiTaskData,
     MultiTaskDataModule,
     MultiTaskDataset,
-    expanded,
     require_at_least,
 )
 from routing_lightning.datamodules.decoding import SquareDecoder
@@ -34,6 +33,7 @@ from routing_lightning.datamodules.samplers import TrainingBatchSampler
 from routing_lightning.datamodules.sampling import TaskBatchSampler
 from routing_lightning.errors import UsageError
 from routing_lightning.noise import NoiseKeys
+from routing_lightning.paths import local_path
 from routing_lightning.targets import KINDS, Kind
 
 MEASURED_IMAGES = 4096
@@ -130,8 +130,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
         super().__init__(root, batch_size, val_fraction, split_seed)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
-        self.manifest = None if manifest is None else Path(expanded(manifest))
-        self.folder = Path(expanded(root)) if root is not None else (self.manifest or Path()).parent
+        self.manifest = None if manifest is None else Path(local_path(manifest))
+        self.folder = Path(local_path(root)) if root is not None else (self.manifest or Path()).parent
         self.kinds: dict[str, Kind] = kinds or {}
         self.image_size = image_size
         self.image_shape = (3, image_size, image_size)
@@ -142,7 +142,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self.augment = Augmentation(augment) if augment else None
         self.given_moments = mean, std
         self.skip_unreadable = skip_unreadable
-        self.cache_dir = None if cache_dir is None else expanded(cache_dir)
+        self.cache_dir = None if cache_dir is None else local_path(cache_dir)
         self.known_tasks = known_tasks or {}
         self.test_columns: dict[str, list[str]] = {}
         self._saved: dict[str, Any] = {}

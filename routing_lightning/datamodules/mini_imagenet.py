@@ -12,12 +12,12 @@ from routing_lightning.datamodules.base import (
     MultiTaskData,
     MultiTaskDataModule,
     MultiTaskDataset,
-    expanded,
     require_at_least,
     stratified_split,
 )
 from routing_lightning.datamodules.image_cache import ImageCache, class_folders, image_names
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 PARTS = ("train", "val", "test")
 
@@ -68,7 +68,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         super().__init__(root, batch_size, val_fraction, split_seed)
         self.save_hyperparameters()
-        self.folder = Path(expanded(root))
+        self.folder = Path(local_path(root))
         self.num_tasks = num_tasks
         self.num_classes = labels_per_task
         self.image_shape = (3, image_size, image_size)
@@ -76,7 +76,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         self.train_per_label = train_per_label
         self.test_per_label = test_per_label
         self.image_size = image_size
-        self.cache_dir = None if cache_dir is None else expanded(cache_dir)
+        self.cache_dir = None if cache_dir is None else local_path(cache_dir)
         self._composition: list[list[str]] | None = None
 
     def check_options(self) -> None:

@@ -9,10 +9,11 @@ from torch import Tensor
 from torchvision.datasets import MNIST
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
-from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, expanded, require_at_least
+from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, require_at_least
 from routing_lightning.datamodules.download import explained_download
 from routing_lightning.datamodules.one_against_rest import one_against_rest, rows_by_class
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 NUM_CLASSES = 10
 FILES = (
@@ -60,7 +61,7 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         root = os.fspath(root)
         super().__init__(root, batch_size, val_fraction, split_seed)
         self.save_hyperparameters()
-        self.folder = Path(expanded(root)) / "MNIST" / "raw"
+        self.folder = Path(local_path(root)) / "MNIST" / "raw"
         self.download = download
         self.train_per_class = train_per_class
         self.test_per_class = test_per_class

@@ -8,12 +8,13 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torchvision.transforms.v2.functional import rgb_to_grayscale
 
-from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, MultiTaskDataset, expanded
+from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, MultiTaskDataset
 from routing_lightning.datamodules.decoding import SquareDecoder
 from routing_lightning.datamodules.image_cache import ImageCache
 from routing_lightning.datamodules.listing import folder_contents, some
 from routing_lightning.datamodules.manifest import read_table
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 
 class UnlabelledDataModule(MultiTaskDataModule):
@@ -54,12 +55,12 @@ class UnlabelledDataModule(MultiTaskDataModule):
         kinds: bool = False,
     ) -> None:
         super().__init__(batch_size=batch_size)
-        self.source = Path(expanded(images))
+        self.source = Path(local_path(images))
         self.task_names, self.class_names, self.task = task_names, class_names, task
         self.num_tasks, self.num_classes, self.image_shape = len(task_names), num_classes, image_shape
         self.classes_per_task = [len(names) for names in class_names]
         self.resize, self.crop = resize, crop
-        self.cache_dir = None if cache_dir is None else expanded(cache_dir)
+        self.cache_dir = None if cache_dir is None else local_path(cache_dir)
         self.kinds = kinds
         self.test_columns: dict[str, list[str]] = {}
 

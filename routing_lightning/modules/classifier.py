@@ -22,10 +22,11 @@ from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
 from routing_lightning.networks.pace import learning_rate_factors
+from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
 from routing_lightning.targets import Targets
-from routing_lightning.trust import check_hyperparameters
+from routing_lightning.trust import checked_file
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -41,6 +42,22 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 def is_plateau(scheduler: Any) -> bool:
     """Whether a scheduler looks at a metric."""
     return isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
+def example_arguments(example: Any) -> Any:
+    """What ``forward`` takes, (images, tasks), of an ``example_input_array``.
+
+    Raises:
+        UsageError: if it is something else.
+    """
+    names = ("images", "tasks")
+    if isinstance(example, dict) and set(example) == set(names):
+        example = tuple(example[name] for name in names)
+    if not (isinstance(example, (tuple, list)) and len(example) == 2 and all(isinstance(x, Tensor) for x in example)):
+        raise UsageError(
+            f"example_input_array is a {type(example).__name__}; give what forward takes, a tuple (images, tasks)."
+        )
+    return tuple(example)
 
 
 def is_plain(value: Any) -> bool:
@@ -85,6 +102,9 @@ class TaskClassifier(L.LightningModule):
         lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
 
+    Attributes:
+        lr: learning rate in place of the optimizer's own, above 0, or None; Lightning's LearningRateFinder sets it.
+
     Raises:
         UsageError: if a value is out of its range.
     """
@@ -109,6 +129,7 @@ class TaskClassifier(L.LightningModule):
         self.make_optimizer = optimizer
         self.make_lr_scheduler = lr_scheduler
         self.lr_interval = lr_interval
+        self.lr: float | None = None
         self.label_mask: Tensor | None = None  # all tasks have all labels, unless the data say otherwise
         self.objective: Objective | None = None  # all tasks are of classes, likewise
         self.metrics = torch.nn.ModuleDict(
@@ -124,10 +145,10 @@ class TaskClassifier(L.LightningModule):
     def load_from_checkpoint(
         cls, checkpoint_path: Any, *arguments: Any, trust: Sequence[str] = (), **options: Any
     ) -> Any:
-        """Loads a model, and makes its parts from what the checkpoint names; see Lightning.
+        """Loads a model, of the class that the checkpoint names, and makes its parts; see Lightning.
 
         Args:
-            checkpoint_path: the checkpoint.
+            checkpoint_path: the checkpoint: a path on this machine, ``~`` is expanded, or an open file.
             arguments: see Lightning.
             trust: modules of yours that the checkpoint may name, beside this package and the libraries it is made of.
             options: see Lightning.
@@ -135,8 +156,9 @@ class TaskClassifier(L.LightningModule):
         Raises:
             UsageError: if the checkpoint names what it may not name; nothing is called then.
         """
-        content = torch.load(checkpoint_path, map_location="cpu", weights_only=True)
-        check_hyperparameters(content.get(cls.CHECKPOINT_HYPER_PARAMS_KEY) or {}, cls, trust)
+        checkpoint_path, kind = checked_file(checkpoint_path, cls.CHECKPOINT_HYPER_PARAMS_KEY, cls, trust)
+        if kind is not cls:
+            return kind.load_from_checkpoint(checkpoint_path, *arguments, trust=trust, **options)
         return super().load_from_checkpoint(checkpoint_path, *arguments, **options)
 
     def save_plain_hyperparameters(self, frame: FrameType | None) -> None:
@@ -152,14 +174,28 @@ class TaskClassifier(L.LightningModule):
         if objects:
             self.save_hyperparameters(ignore=objects, frame=frame)
 
+    # -- what Lightning would write as one graph -----------------------------------------------------------------------
+
+    def _refuse_export(self, *arguments: Any, **options: Any) -> Any:
+        raise UsageError(
+            f"{type(self).__name__} cannot be written as one graph, since each task has a way of its own through it; "
+            f"{WAY_OUT}."
+        )
+
+    to_torchscript = to_onnx = to_tensorrt = __prepare_scriptable__ = _refuse_export
+
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Checks a batch while it is on the host.
 
+        The ``example_input_array``, with which Lightning measures the layers, is ``(images, tasks)``.
+
         Raises:
             UsageError: if it is not ``(image, task, label)`` with one task and label per image, in their ranges.
         """
+        if batch is self.example_input_array and batch is not None:
+            return example_arguments(batch)
         if not (isinstance(batch, (tuple, list)) and len(batch) == 3 and all(isinstance(x, Tensor) for x in batch)):
             raise UsageError(f"a batch is a {type(batch).__name__}; the data must yield tensors (image, task, label).")
         images, tasks, labels = batch
@@ -198,6 +234,8 @@ class TaskClassifier(L.LightningModule):
         Raises:
             UsageError: if the data has more tasks or labels than the model.
         """
+        # Our metrics are added up over processes before they are logged.
+        warnings.filterwarnings("ignore", r"It is recommended to use .self\.log\('(train|val|test|router)/")
         data = getattr(self.trainer, "datamodule", None)
         mean, std = getattr(data, "mean", None), getattr(data, "std", None)
         learns = stage == "fit" and not self.keeps_normalisation
@@ -282,7 +320,10 @@ class TaskClassifier(L.LightningModule):
                 raise ValueError("LBFGS evaluates the loss several times per step, which is not supported here")
             if not all(math.isfinite(group.get("lr", 0)) for group in optimizer.param_groups):
                 raise ValueError(f"lr is {optimizer.param_groups[0]['lr']}, which is no finite number")
-            self.configured = dict(optimizer.defaults)
+            if self.lr is not None:
+                for group in optimizer.param_groups:
+                    group["lr"] = self.lr
+            self.configured = {**optimizer.defaults, "lr": optimizer.param_groups[0].get("lr")}
             if self.make_lr_scheduler is None:
                 return optimizer
             scheduler = self.make_lr_scheduler(optimizer)

@@ -155,8 +155,8 @@ class RoutedClassifier(TaskClassifier):
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Moves images and labels; tasks stay on the host, where the table is, so that routing never waits."""
-        images, tasks, labels = batch
-        return images.to(device, non_blocking=True), tasks, labels.to(device, non_blocking=True)
+        images, tasks, *labels = batch  # an example has none
+        return images.to(device, non_blocking=True), tasks, *(x.to(device, non_blocking=True) for x in labels)
 
     # -- the step ------------------------------------------------------------------------------------------------------
 
@@ -202,6 +202,10 @@ class RoutedClassifier(TaskClassifier):
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
         hits = self.hits(logits, tasks, labels)
+        if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging: an epoch for batch normalisation alone
+            loss = self.losses(logits, tasks, labels, apart=False).mean().detach()
+            self.count("train", loss, hits, tasks, logits, labels)
+            return {"loss": loss, "trace": trace}
         # Each sample's own loss costs more than the mean, which takes one operation.
         apart = self.aggregator is not None or self.final_reward == "negative_loss"
         losses = self.losses(logits, tasks, labels, apart)
@@ -320,14 +324,13 @@ class RoutedClassifier(TaskClassifier):
         self.network.reset_active()
 
     def step_schedulers(self, interval: str) -> None:
-        """Steps the learning rate schedulers that go by ``"epoch"`` or ``"step"``; those of the router go by epochs.
+        """Steps the learning rate schedulers that go by ``"epoch"`` or ``"step"``.
 
         Lightning leaves that to modules that optimize manually. Here it is done where it does it for the others: in the
         step, so that all checkpoints saved after it have it.
         """
         for config in self.trainer.lr_scheduler_configs:
-            own = config.scheduler.optimizer is self.trainer.optimizers[0]
-            if interval == (self.lr_interval if own else "epoch"):
+            if config.interval == interval:
                 self.lr_scheduler_step(config.scheduler)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -11,6 +11,7 @@ from torchvision.models import get_model, list_models
 from routing_lightning.errors import UsageError
 from routing_lightning.networks.route import Init, replace_by_routed
 from routing_lightning.networks.routed_layer import RoutedLayer
+from routing_lightning.paths import local_path
 
 
 class RoutedBackbone(nn.Module):
@@ -106,7 +107,7 @@ def pretrained(name: str, weights: str, num_classes: int) -> nn.Module:
     """
     try:
         if Path(weights).suffix in (".pth", ".pt"):
-            state = torch.load(Path(weights).expanduser(), map_location="cpu", weights_only=True)
+            state = torch.load(local_path(weights), map_location="cpu", weights_only=True)
             body: nn.Module = get_model(name)
             body.load_state_dict(state)
         else:

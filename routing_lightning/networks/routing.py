@@ -12,6 +12,7 @@ from routing_lightning.networks.pace import check_factor, freeze_old, old_parame
 from routing_lightning.networks.probe import probe
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
 from routing_lightning.networks.specialise import put_in_place
+from routing_lightning.nn.tracing import refuse_tracing
 from routing_lightning.routers.base import Router, RoutingSpec, Trace
 
 
@@ -100,6 +101,7 @@ class RoutingNetwork(nn.Module):
         Returns:
             The body's output and the trace.
         """
+        refuse_tracing(self)
         if not self.calls:
             self.build(x)
         explore = self.training if explore is None else explore

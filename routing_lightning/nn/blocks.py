@@ -10,6 +10,7 @@ from torch.nn.utils import skip_init
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.dispatch import Route, routed_linear
 from routing_lightning.nn.norm import for_few_values, ordinary
+from routing_lightning.nn.tracing import refuse_tracing
 
 
 class _Reorder(torch.autograd.Function):
@@ -94,6 +95,7 @@ class Blocks(nn.Module):
         Raises:
             UsageError: if there is not one action per sample, in its range, or ``x`` does not fit the blocks.
         """
+        refuse_tracing(self)
         if len(actions) != len(x):
             raise UsageError(f"a layer got {len(actions)} actions for {len(x)} samples; give one per sample.")
         actions = actions.cpu()

@@ -1,5 +1,6 @@
 """What a checkpoint names is built only if it belongs here and fits its place; nothing is imported or called before."""
 
+import io
 import shutil
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ import yaml
 
 from routing_lightning.cli import main
 from routing_lightning.cli.checkpoints import CONFIG_KEY
-from routing_lightning.datamodules import MultiTaskDataModule
+from routing_lightning.datamodules import DigitsMTLDataModule, FolderMTLDataModule, MultiTaskDataModule
 from routing_lightning.errors import UsageError
-from routing_lightning.modules import TaskClassifier
+from routing_lightning.modules import MultiTaskClassifier, RoutedClassifier, TaskClassifier
 from routing_lightning.trust import Trust, check_hyperparameters
 
 DIGITS = str(Path(__file__).parents[2] / "configs" / "digits_mtl.yaml")
@@ -312,3 +313,115 @@ def test_hyperparameters_are_checked_like_configs(checkpoint, planted):
             check_hyperparameters({**values, "aggregator": {"class_path": part}}, TaskClassifier)
     assert not (planted / "imported").exists()
     check_hyperparameters({**values, "aggregator": {"class_path": "planted.Module"}}, TaskClassifier, ["planted"])
+
+
+DATA_KEY = "datamodule_hyper_parameters"
+
+
+@pytest.mark.parametrize("part", ["planted.Module", "subprocess.check_output", "torchvision.models.resnet18"])
+@pytest.mark.parametrize("in_list", [True, False])
+def test_load_from_checkpoint_of_model_and_data_makes_nothing_that_is_not_trusted(
+    part, in_list, checkpoint, planted, tmp_path
+):
+    content = torch.load(checkpoint, weights_only=True)
+    spec = {"class_path": part, "init_args": {}}
+    content["hyper_parameters"]["aggregator"] = spec
+    content[DATA_KEY] |= {"_class_path": "routing_lightning.datamodules.FolderMTLDataModule", "root": "."}
+    content[DATA_KEY]["augment"] = [spec] if in_list else spec
+    torch.save(content, tmp_path / "bad.ckpt")
+    for kind in (RoutedClassifier, TaskClassifier, FolderMTLDataModule, MultiTaskDataModule):
+        with pytest.raises(UsageError, match=part):
+            kind.load_from_checkpoint(tmp_path / "bad.ckpt")
+    assert not (planted / "imported").exists() and not (planted / "called").exists()
+
+
+def test_load_from_checkpoint_needs_no_arguments(checkpoint, monkeypatch):
+    """Of the class itself, or of the base, which gives the one that the checkpoint names."""
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    weights = torch.load(checkpoint, weights_only=True)["state_dict"]
+    file = io.BytesIO(checkpoint.read_bytes())
+    for kind, path in (
+        (RoutedClassifier, checkpoint),
+        (TaskClassifier, str(checkpoint)),
+        (TaskClassifier, f"~/{checkpoint.name}"),
+        (RoutedClassifier, f"file://{checkpoint}"),
+        (TaskClassifier, file),
+    ):
+        model = kind.load_from_checkpoint(path)
+        assert type(model) is RoutedClassifier
+        assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    for kind in (DigitsMTLDataModule, MultiTaskDataModule):
+        assert kind.load_from_checkpoint(checkpoint).batch_size == 32
+    with pytest.raises(UsageError, match="lies on memory"):
+        RoutedClassifier.load_from_checkpoint("memory://run.ckpt")
+    with pytest.raises(UsageError, match="which is no MultiTaskClassifier"):
+        MultiTaskClassifier.load_from_checkpoint(checkpoint)
+
+
+def in_data(part):
+    return lambda c: c.update(data={"class_path": "FolderMTLDataModule", "init_args": {"root": ".", "augment": part}})
+
+
+def in_learner(key, part):
+    return plant("model.router.learner", {"class_path": "REINFORCE", "init_args": {key: part}})
+
+
+DEEPER = {
+    "a transform": lambda part: in_data([part]),
+    "a transform that is no list": in_data,
+    "a transform in a transform": lambda part: in_data(
+        [{"class_path": "torchvision.transforms.v2.RandomApply", "init_args": {"transforms": [part]}}]
+    ),
+    "a list as text": lambda part: in_data(yaml.safe_dump([part])),
+    "a dict as text": lambda part: plant("model.aggregator", yaml.safe_dump(part)),
+    "an optimizer of a learner": lambda part: in_learner("optimizer", part),
+    "a scheduler of a learner": lambda part: in_learner("lr_scheduler", part),
+    "features of a baseline": lambda part: (
+        lambda c: c.update(
+            model={"class_path": "MultiTaskClassifier", "init_args": {"network": "TaskSpecific", "features": part}}
+        )
+    ),
+    "a module in modules": lambda part: plant(
+        "model.aggregator", {"class_path": "torch.nn.ModuleList", "init_args": {"modules": [part]}}
+    ),
+    "a scheduler in schedulers": lambda part: plant(
+        "model.lr_scheduler",
+        {
+            "class_path": "torch.optim.lr_scheduler.ChainedScheduler",
+            "init_args": {"schedulers": [{"class_path": "StepLR", "init_args": {"optimizer": part}}]},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("place", DEEPER)
+@pytest.mark.parametrize("name", ["planted.function", "subprocess.check_output", "os.system", "torch.hub.load"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_parts_of_parts_are_checked_at_any_depth(place, name, as_text, checkpoint, planted, tmp_path):
+    from routing_lightning.cli.checkpoints import config_of
+
+    part = name if as_text else {"class_path": name, "init_args": {}}
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", DEEPER[place](part))
+    with pytest.raises(UsageError, match="nothing was called"):
+        config_of(bad, [], set())
+    assert not (planted / "imported").exists() and not (planted / "called").exists()
+
+
+@pytest.mark.parametrize("command", ["test", "predict", "export", "prune"])
+@pytest.mark.parametrize("place", ["a transform", "an optimizer of a learner"])
+def test_every_command_that_reads_checkpoints_checks_them(command, place, checkpoint, planted, tmp_path, capsys):
+    part = {"class_path": "planted.function", "init_args": {}}
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", DEEPER[place](part))
+    words = [str(bad), f"--out={tmp_path / 'out.ckpt'}"] if command in ("export", "prune") else [f"--ckpt_path={bad}"]
+    assert "planted.function" in refused(capsys, command, *words)
+    assert not (planted / "imported").exists() and not (planted / "called").exists()
+
+
+def test_transforms_may_hold_transforms(checkpoint, tmp_path):
+    from routing_lightning.cli.checkpoints import config_of
+
+    flip = {"class_path": "torchvision.transforms.v2.RandomHorizontalFlip", "init_args": {"p": 0.5}}
+    for outer in ("RandomApply", "Compose"):
+        part = {"class_path": f"torchvision.transforms.v2.{outer}", "init_args": {"transforms": [flip]}}
+        config = config_of(with_config(checkpoint, tmp_path / "good.ckpt", in_data([part])), [], set())
+        assert config["data"]["init_args"]["augment"] == [part]

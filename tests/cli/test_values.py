@@ -1,5 +1,8 @@
 """Where values come from: configs before and after the command, checkpoints, seeds; and what mistakes are told."""
 
+import copy
+import pickle
+import re
 import sys
 from pathlib import Path
 
@@ -66,6 +69,39 @@ def test_a_drawn_seed_is_recorded_and_gives_the_same_run(tmp_path):
     assert isinstance(seed, int) and not isinstance(seed, bool)
     again = main(["fit", f"--config={Path(cli.trainer.log_dir) / 'config.yaml'}"])
     assert again.trainer.callback_metrics["val/loss"] == cli.trainer.callback_metrics["val/loss"]
+
+
+@pytest.mark.parametrize(
+    "callback", ["{class_path: StochasticWeightAveraging, init_args: {swa_lrs: 0.01}}", "EMAWeightAveraging", "Timer"]
+)
+def test_the_saved_config_of_a_run_with_callbacks_runs_again(callback, tmp_path, recwarn):
+    words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}"]
+    cli = main([*words, f"--trainer.callbacks=[{callback}]"])
+    again = main(["fit", f"--config={Path(cli.trainer.log_dir) / 'config.yaml'}"])
+    assert again.trainer.callback_metrics["val/loss"] == cli.trainer.callback_metrics["val/loss"]
+    assert [type(one) for one in again.trainer.callbacks] == [type(one) for one in cli.trainer.callbacks]
+    assert not [str(warning.message) for warning in recwarn if "serialize" in str(warning.message)]
+
+
+TWO = "{class_path: ModelCheckpoint}, {class_path: ModelCheckpoint}"
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--trainer.callbacks=[BackboneFinetuning]", "BackboneFinetuning does not work with this model .*backbone"),
+        ("--trainer.callbacks=[GradientAccumulationScheduler]", "scheduling"),
+        (f"--trainer.callbacks=[{TWO}]", "more than one stateful callback of type `ModelCheckpoint`"),
+        ("--trainer.callbacks+=RouteRecorder", "more than one stateful callback of type `RouteRecorder`"),
+        ("--trainer.val_check_interval=100", "must be less than or equal to the number of the training batches"),
+        ("--trainer.callbacks=[{class_path: EarlyStopping, init_args: {monitor: x}}]", "`x`"),
+    ],
+)
+def test_what_lightning_refuses_is_told_in_its_sentence(option, sentence, tmp_path, capsys):
+    words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}"]
+    if "RouteRecorder" in option:
+        words.append("--record=[RouteRecorder]")
+    assert re.search(sentence, refused(capsys, *words, option))
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**32), "null", "x", "0.5"])
@@ -143,6 +179,19 @@ def test_a_run_that_compared_nothing_has_no_best(tmp_path, capsys):
     assert "compared no checkpoints" in refused(
         capsys, "test", "--ckpt_path=best", f"--trainer.default_root_dir={tmp_path}"
     )
+
+
+def test_the_model_does_not_carry_the_command_line(run):
+    """Neither pickled nor copied, although its optimizer was made by it."""
+    model = run.model
+    pickled = pickle.dumps(model)
+    weights = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    assert len(pickled) < weights + 100_000
+    for name in (b"RoutingCLI", b"Noted", b"SentenceParser", b"lightning.pytorch.trainer.trainer"):
+        assert name not in pickled
+    for other in (pickle.loads(pickled), copy.deepcopy(model)):
+        ours, theirs = (one.configure_optimizers()["optimizer"].param_groups[0] for one in (model, other))
+        assert ours["lr"] == theirs["lr"] == 0.02
 
 
 # -- the nearest -----------------------------------------------------------------------------------------------------

@@ -1,9 +1,14 @@
+import hashlib
+import io
+import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from urllib.error import URLError
 
 import pytest
 import torch
+from torchvision.datasets import CIFAR100
 
 from routing_lightning.datamodules import CIFARMTLDataModule
 from routing_lightning.datamodules.cifar import SUPERCLASSES
@@ -145,3 +150,56 @@ def test_tree_with_an_unreadable_image(cifar_tree: Path) -> None:
 def test_tree_that_was_not_decoded(cifar_tree: Path) -> None:
     with pytest.raises(UsageError, match=r"call prepare_data\(\) first"):
         CIFARMTLDataModule(str(cifar_tree)).setup()
+
+
+def member(name: str, **values: object) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    for key, value in values.items():
+        setattr(info, key, value)
+    return info
+
+
+FILE = tarfile.REGTYPE
+EVIL = {
+    "above": [member("../outside/evil")],
+    "above within": [member("cifar-100-python/../../outside/evil")],
+    "absolute": [member("{outside}/evil")],
+    "symbolic link": [member("link", type=tarfile.SYMTYPE, linkname="{outside}"), member("link/evil")],
+    "absolute link": [member("link", type=tarfile.SYMTYPE, linkname="/etc/passwd")],
+    "hard link": [member("link", type=tarfile.LNKTYPE, linkname="../outside/secret")],
+    "pipe": [member("pipe", type=tarfile.FIFOTYPE)],
+    "device": [member("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3)],
+}
+
+
+@pytest.mark.parametrize("kind", EVIL)
+def test_members_of_archives_stay_in_their_folder(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even of one whose checksum is right."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    path = root / CIFAR100.filename
+    with tarfile.open(path, "w:gz") as archive:
+        for info in EVIL[kind]:
+            info.name, info.linkname = info.name.format(outside=outside), info.linkname.format(outside=outside)
+            info.size = 4 if info.type == FILE else 0
+            archive.addfile(info, io.BytesIO(b"evil") if info.type == FILE else None)
+    monkeypatch.setattr(CIFAR100, "tgz_md5", hashlib.md5(path.read_bytes()).hexdigest())
+    before = vars(tarfile.TarFile).get("extraction_filter")
+    with pytest.raises(UsageError, match="downloading it failed"):
+        CIFARMTLDataModule(str(root)).prepare_data()
+    assert [entry.name for entry in outside.iterdir()] == ["secret"]
+    written = [entry for entry in root.rglob("*") if entry != path and entry.exists()]
+    assert all(entry.resolve().is_relative_to(root) and (entry.is_file() or entry.is_dir()) for entry in written)
+    assert vars(tarfile.TarFile).get("extraction_filter") == before
+
+
+def test_an_archive_with_another_checksum_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "other.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(member("cifar-100-python/train"), io.BytesIO())
+    monkeypatch.setattr("torchvision.datasets.utils._urlretrieve", lambda url, to, *_: shutil.copy(path, to))
+    with pytest.raises(UsageError, match="downloading it failed"):
+        CIFARMTLDataModule(str(tmp_path)).prepare_data()
+    assert not (tmp_path / "cifar-100-python").exists()

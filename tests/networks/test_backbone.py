@@ -109,3 +109,15 @@ def test_a_download_that_fails_is_told(monkeypatch):
     monkeypatch.setattr(backbone, "get_model", offline)
     with pytest.raises(UsageError, match="weights DEFAULT of resnet18 cannot be had .*no route to host.* give a?"):
         made(weights="DEFAULT")
+
+
+def test_downloaded_weights_are_checked(monkeypatch):
+    asked = []
+
+    def download(url, *args, check_hash=False, **options):
+        asked.append(check_hash)
+        return resnet18().state_dict()
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
+    backbone.pretrained("resnet18", "DEFAULT", 3)
+    assert asked == [True]

@@ -1,0 +1,30 @@
+"""Tracing, which would take the route of the example for that of every batch."""
+
+import sys
+
+import torch
+
+from routing_lightning.errors import UsageError
+
+WAY_OUT = (
+    "take the network of one task: `python train.py export CHECKPOINT --out DIR`, or specialise(task) of the "
+    "RoutingNetwork, which is an ordinary network"
+)
+
+
+def refuse_tracing(part: object) -> None:
+    """Refuses to run where ``torch.jit.trace``, ``torch.export`` or ``torch.fx`` record what a module does.
+
+    They record the operations of one example, whose route is among them; their own check, on the same example, would
+    find nothing. ``torch.compile`` is none of them: it guards what it takes for granted.
+
+    Raises:
+        UsageError: if this call is recorded.
+    """
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")  # costly to import; unused where it is not
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if traced or torch.compiler.is_exporting() or (proxies and proxies.get_proxy_mode() is not None):
+        raise UsageError(
+            f"{type(part).__name__} cannot be traced or exported as a whole, since the route of the example would be "
+            f"fixed for every batch; {WAY_OUT}."
+        )

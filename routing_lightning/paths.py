@@ -1,0 +1,34 @@
+"""Paths as people write them: the one place where ``~`` and ``file://`` are understood."""
+
+import os
+import re
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+from routing_lightning.errors import UsageError
+
+# One slash is what pathlib leaves of two; a single letter is a drive of Windows.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """A path on this machine: ``~`` is the home folder, ``file://`` may stand in front.
+
+    Raises:
+        UsageError: if it lies elsewhere, such as ``s3://...`` or ``memory://...``.
+    """
+    text = os.fspath(path)
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return os.path.expanduser(text)
+    if scheme[1] != "file":
+        raise UsageError(f"{text} lies on {scheme[1]}, not on this machine; give the path of a folder or file here.")
+    return "/" + text[scheme.end() :].lstrip("/")
+
+
+def argument(text: str) -> Path:
+    """The same for an argument that argparse reads, with the error that it expects."""
+    try:
+        return Path(local_path(text))
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from error

@@ -12,12 +12,13 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from routing_lightning.errors import UsageError
+from routing_lightning.errors import NonFiniteError, UsageError
 
 TOGETHER = 16
 """Batches after which several processes ask each other whether to stop."""
@@ -67,10 +68,14 @@ class SaveOnStop(Checkpoint):
 
     The file lies with those of ModelCheckpoint, or in ``checkpoints`` beside the logs. All checkpoints of the run are
     written whole: see :class:`WholeCheckpointIO`.
+
+    Under SLURM with ``auto_requeue`` the signal by which Lightning saves and queues the job again is followed after the
+    batch under way, too: within a step there is no state to go on from.
     """
 
     def __init__(self) -> None:
         self.asked = 0
+        self.requeue = 0
         self._agreed = False
         self._handlers: dict[int, Any] = {}
         self._path = Path()
@@ -87,10 +92,17 @@ class SaveOnStop(Checkpoint):
         found = [call.dirpath for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)]
         self._path = Path(found[0] if found and found[0] else Path(folder) / "checkpoints") / "last.ckpt"
         self._first_step = trainer.fit_loop.total_batch_idx
-        self.asked, self._agreed = 0, False
+        self.asked, self.requeue, self._agreed = 0, 0, False
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._note)
+            environment = getattr(trainer.strategy, "cluster_environment", None) or _environment(trainer)
+            if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
+                number = environment.requeue_signal or signal.SIGUSR1
+                self._handlers[number] = signal.signal(number, self._note_requeue)
+
+    def _note_requeue(self, number: int, frame: FrameType | None) -> None:
+        self.requeue = number
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
@@ -106,11 +118,14 @@ class SaveOnStop(Checkpoint):
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         if trainer.sanity_checking:
             return
-        asked = self.asked
+        asked, requeue = self.asked, self.requeue
         if trainer.world_size > 1:
-            numbers = torch.tensor([asked], device=trainer.strategy.root_device)
+            numbers = torch.tensor([asked, requeue], device=trainer.strategy.root_device)
             dist.all_reduce(numbers, dist.ReduceOp.MAX)
-            asked = int(numbers)
+            asked, requeue = numbers.tolist()
+        if requeue:
+            self.requeue = 0
+            self._handlers[requeue](requeue, None)  # Lightning's: saves, and queues the job again
         if asked:
             self._agreed = True
             rank_zero_info(f"{signal.Signals(asked).name}: saving where the run stands, once more stops at once.")
@@ -137,18 +152,24 @@ class SaveOnStop(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Stops if asked to; with several processes, which may have other numbers of batches, the validation ends."""
-        if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
+        if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1 and not _averaged(trainer):
             self._stop_if_asked(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Saves where the run stands, if that is a place to go on from."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress
         trained = batches.total.processed > max(0, self._first_step + 1)
-        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or trainer.fast_dev_run or not trained:  # type: ignore[attr-defined]
+        spoiled = isinstance(exception, NonFiniteError) or not trained
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or trainer.fast_dev_run or spoiled:  # type: ignore[attr-defined]
             self._release()
             return
-        if batches.current.started > batches.current.processed or not (self._agreed or trainer.world_size == 1):
+        within_step = batches.current.started > batches.current.processed
+        if within_step or not (self._agreed or trainer.world_size == 1):
             rank_zero_warn("The run was broken off within a step: go on from the last checkpoint.")
+        elif trainer.validating and _averaged(trainer):
+            rank_zero_warn(
+                "The run was broken off while averaged weights were validated: go on from the last checkpoint."
+            )
         else:
             try:
                 trainer.save_checkpoint(self._path)
@@ -160,3 +181,13 @@ class SaveOnStop(Checkpoint):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Gives the signals back."""
         self._release()
+
+
+def _averaged(trainer: L.Trainer) -> bool:
+    """Whether a callback puts averaged weights in the place of the model's while it is validated."""
+    return any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+
+
+def _environment(trainer: L.Trainer) -> Any:
+    """Where the processes come from: with one process the strategy does not say."""
+    return trainer._accelerator_connector.cluster_environment

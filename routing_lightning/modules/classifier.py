@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -17,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import TaskMetrics
+from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
@@ -58,6 +60,8 @@ class TaskClassifier(L.LightningModule):
         optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
+        detect: whether NaN or infinity in images, loss, reward, gradient or policy stops the run; see
+            :class:`~routing_lightning.modules.detect.Detector`.
 
     Raises:
         UsageError: if a value is out of its range.
@@ -70,6 +74,7 @@ class TaskClassifier(L.LightningModule):
         optimizer: OptimizerCallable = sgd,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
+        detect: bool = True,
     ) -> None:
         super().__init__()
         if num_tasks < 1:
@@ -88,6 +93,7 @@ class TaskClassifier(L.LightningModule):
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
         self.normalise = PixelNormalisation(1)  # a derived class makes that of its images
+        self.detector = Detector() if detect else None
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
@@ -149,7 +155,13 @@ class TaskClassifier(L.LightningModule):
                 raise UsageError(
                     f"a batch has {name} {bad}, allowed is 0..{count - 1}; mend the data or set {option} of the model."
                 )
+        if self.detector is not None:
+            self.detector.see_batch(images, tasks)
         return batch
+
+    def place_of(self, parameter: torch.nn.Parameter) -> tuple[int | None, int | None]:
+        """Depth, from 0, and block that a parameter belongs to, if it belongs to a block."""
+        return None, None
 
     def task_names(self) -> list[str]:
         """Names of the tasks, from the datamodule where there is one."""
@@ -273,6 +285,8 @@ class TaskClassifier(L.LightningModule):
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
         self.set_logged_step()
+        if self.detector is not None and batch_idx and batch_idx % LOOK == 0:
+            self.detector.look(self, batch_idx - 1, self.detector.moved or self.trained_parameters())
         if self.trainer.is_last_batch:
             self.milestones.last_batch = self.batches_done() + 1
 
@@ -299,7 +313,12 @@ class TaskClassifier(L.LightningModule):
 
         That is: what of the epoch is done, the training metrics so far, gradients whose step is still to come, the
         metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels each task has.
+
+        Raises:
+            NonFiniteError: if a number of the state is none.
         """
+        if self.detector is not None:
+            self.detector.check_state(self)
         checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
         counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
         state: dict[str, Any] = {
@@ -408,20 +427,28 @@ class TaskClassifier(L.LightningModule):
         self.count_logits(stage, self(images, tasks), tasks, labels)
         return None
 
+    def see_evaluation(self, batch_idx: int) -> None:
+        """Stops if the images of a batch were not finite."""
+        if self.detector is not None:
+            self.detector.see_evaluation(self, batch_idx)
+
     def count_logits(self, stage: str, logits: Tensor, tasks: Tensor, labels: Tensor) -> None:
         """Counts a batch by its logits (N, C)."""
         self.count(stage, cross_entropy(logits.float(), labels), logits.argmax(1) == labels, tasks)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any] | None:
         """Counts a batch for ``val/*``."""
+        self.see_evaluation(batch_idx)
         return self.evaluate(batch, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any] | None:
         """Counts a batch for ``test/*``."""
+        self.see_evaluation(batch_idx)
         return self.evaluate(batch, "test")
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Predictions of a batch: ``task``, ``label`` and ``prediction``, each (N,) int64 on the host."""
+        self.see_evaluation(batch_idx)
         images, tasks, labels = batch
         prediction = self(images, tasks).argmax(1)
         return {"task": tasks.cpu(), "label": labels.cpu(), "prediction": prediction.cpu()}
@@ -433,10 +460,19 @@ class TaskClassifier(L.LightningModule):
         self.metric("train").reset()
 
     def on_validation_epoch_start(self) -> None:
-        """Begins ``val/*``."""
+        """Begins ``val/*``; all processes validate the model of the first one, which is the one that is saved."""
         self.metric("val").reset()
+        if self.trainer.world_size > 1:
+            self.share_buffers()
         if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
             self.set_logged_step(back=0 if self.is_accumulating() and self.automatic_optimization else 1)
+
+    def share_buffers(self) -> None:
+        """Gives all processes the buffers of the first one: each has the batch statistics of its own last batch."""
+        own = set(getattr(self, "_ddp_params_and_buffers_to_ignore", ()))  # equal anyhow, and on the host
+        for name, buffer in self.named_buffers():
+            if name not in own:
+                dist.broadcast(buffer, src=0)
 
     def on_test_epoch_start(self) -> None:
         """Begins ``test/*``."""
@@ -444,6 +480,8 @@ class TaskClassifier(L.LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Reports ``train/*`` and steps the schedulers that look at metrics."""
+        if self.detector is not None:
+            self.detector.look(self, self.trainer.fit_loop.epoch_loop.batch_idx, self.trained_parameters())
         self.set_logged_step()
         self.report("train")
         if self.milestones.last_batch != self.batches_done():
@@ -455,10 +493,14 @@ class TaskClassifier(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Reports ``val/*``."""
+        if self.detector is not None:
+            self.detector.meet(self)
         self.report("val")
         if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
             self.milestones.validation = self.batches_done()
 
     def on_test_epoch_end(self) -> None:
         """Reports ``test/*``."""
+        if self.detector is not None:
+            self.detector.meet(self)
         self.report("test")

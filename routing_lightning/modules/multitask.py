@@ -42,6 +42,7 @@ class MultiTaskClassifier(TaskClassifier):
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         aggregator: combines the gradients of the tasks: such as ``torchjd.aggregation.PCGrad`` (needs the extra
             ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        detect: whether NaN or infinity stops the run; see the base class.
 
     Raises:
         UsageError: if a value is out of its range, sizes do not fit, or torchjd is asked for but not installed.
@@ -59,8 +60,9 @@ class MultiTaskClassifier(TaskClassifier):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
         aggregator: nn.Module | None = None,
+        detect: bool = True,
     ) -> None:
-        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
+        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval, detect)
         self.save_plain_hyperparameters(inspect.currentframe())
         check_image_shape(image_shape)
         self.shared_features = shared_features
@@ -109,6 +111,8 @@ class MultiTaskClassifier(TaskClassifier):
         if auxiliary is not None:
             self.log("train/auxiliary_loss", auxiliary.detach())
             losses = losses + auxiliary
+        if self.detector is not None:
+            self.detector.see_loss(self, batch_idx, losses, tasks)
         if self.aggregator is not None:
             self.parts, self.part_tasks = losses / len(losses), tasks
         return losses.mean()

@@ -61,6 +61,7 @@ class RoutedClassifier(TaskClassifier):
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
         aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        detect: whether NaN or infinity stops the run; see the base class.
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -80,8 +81,9 @@ class RoutedClassifier(TaskClassifier):
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
         aggregator: nn.Module | None = None,
+        detect: bool = True,
     ) -> None:
-        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
+        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval, detect)
         self.save_plain_hyperparameters(inspect.currentframe())
         self.automatic_optimization = False
         if gradient_clip_val is not None and not gradient_clip_val > 0:
@@ -195,7 +197,12 @@ class RoutedClassifier(TaskClassifier):
         losses = cross_entropy(logits.float(), labels, reduction="none" if apart else "mean")
         loss = losses.mean() if apart else losses
         reward = correctness_reward(hits) if self.final_reward == "correct" else -losses.detach()
+        detector = self.detector
+        if detector is not None:
+            reward = reward + 0 * losses.detach()  # a loss that is not finite comes to the host with it
         trace.final_reward = reward.float().cpu()
+        if detector is not None:
+            detector.see_route(self, batch_idx, trace, losses)
         self.take_gradients(losses, self.router.auxiliary_loss(trace), tasks)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.step_optimizer()
@@ -203,7 +210,11 @@ class RoutedClassifier(TaskClassifier):
         # What the trace keeps of the graph is done with.
         trace.scores, trace.generator = [], None
         trace = self.gather_trace(trace, self.trainer.strategy.root_device)
+        if detector is not None:
+            detector.see_joint(self, batch_idx, trace)
         self.router.learn(trace)
+        if detector is not None:
+            detector.see_returns(self, batch_idx, trace)
         if self.trainer.is_last_batch:
             self.step_schedulers("epoch")
 
@@ -258,6 +269,14 @@ class RoutedClassifier(TaskClassifier):
             own |= {id(parameter) for parameter in self.aggregator.parameters()}
         return [parameter for parameter in super().trained_parameters() if id(parameter) not in own]
 
+    def place_of(self, parameter: nn.Parameter) -> tuple[int | None, int | None]:
+        """Depth, from 0, and block that a parameter belongs to, if it belongs to a block."""
+        for depth, layer in enumerate(self.network.calls):
+            for block in range(layer.blocks.num_blocks):
+                if any(parameter is own for own in layer.blocks.block_parameters(block)):
+                    return depth, block
+        return None, None
+
     def parameters_in_use(self) -> list[nn.Parameter]:
         """Parameters that may have a gradient: all but those of blocks without samples since the last step.
 
@@ -284,6 +303,8 @@ class RoutedClassifier(TaskClassifier):
                     scaler.unscale_(optimizer.optimizer)
                 self.clip_gradients(optimizer.optimizer, self.gradient_clip_val, "norm")
             optimizer.step()
+            if self.detector is not None:
+                self.detector.moved.update(*(group["params"] for group in groups))
             for group in groups:
                 for parameter in group["params"]:
                     parameter.grad = None  # zero_grad() does the same in several times as long

@@ -129,6 +129,8 @@ class SaveOnStop(Checkpoint):
         if asked:
             self._agreed = True
             rank_zero_info(f"{signal.Signals(asked).name}: saving where the run stands, once more stops at once.")
+            if self._trained(trainer):
+                self._save(trainer)  # here: processes that were forked or spawned call no on_exception
             raise KeyboardInterrupt if asked == signal.SIGINT else SIGTERMException(128 + asked)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -156,27 +158,30 @@ class SaveOnStop(Checkpoint):
             self._stop_if_asked(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Saves where the run stands, if that is a place to go on from."""
-        batches: Any = trainer.fit_loop.epoch_loop.batch_progress
-        trained = batches.total.processed > max(0, self._first_step + 1)
-        spoiled = isinstance(exception, NonFiniteError) or not trained
-        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or trainer.fast_dev_run or spoiled:  # type: ignore[attr-defined]
-            self._release()
+        """Saves where the run stands after an error, if that is a place to go on from."""
+        self._release()
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self._agreed or isinstance(exception, NonFiniteError) or not fitting or not self._trained(trainer):
             return
-        within_step = batches.current.started > batches.current.processed
-        if within_step or not (self._agreed or trainer.world_size == 1):
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        if batches.started > batches.processed or trainer.world_size > 1:
             rank_zero_warn("The run was broken off within a step: go on from the last checkpoint.")
         elif trainer.validating and _averaged(trainer):
-            rank_zero_warn(
-                "The run was broken off while averaged weights were validated: go on from the last checkpoint."
-            )
+            rank_zero_warn("The run was broken off while averages were validated: go on from the last checkpoint.")
         else:
-            try:
-                trainer.save_checkpoint(self._path)
-                rank_zero_info(f"Saved where the run stands: {self._path}")
-            except (UsageError, OSError) as error:
-                rank_zero_warn(f"Where the run stands is not saved: {error}")
-        self._release()
+            self._save(trainer)
+
+    def _trained(self, trainer: L.Trainer) -> bool:
+        """Whether there is something new to save."""
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+        return bool(batches.total.processed > max(0, self._first_step + 1)) and not trainer.fast_dev_run  # type: ignore[attr-defined]
+
+    def _save(self, trainer: L.Trainer) -> None:
+        try:
+            trainer.save_checkpoint(self._path)
+            rank_zero_info(f"Saved where the run stands: {self._path}")
+        except (UsageError, OSError) as error:
+            rank_zero_warn(f"Where the run stands is not saved: {error}")
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Gives the signals back."""

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import TaskMetrics
+from routing_lightning.modules.averaging import keep_counts
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.pixels import PixelNormalisation
@@ -188,6 +189,7 @@ class TaskClassifier(L.LightningModule):
             if option in getattr(data, "hparams", {}) and data.hparams[option] != own:  # type: ignore[union-attr]
                 getattr(self, "_hparams_initial", {}).pop(option, None)
 
+        keep_counts(self.trainer)
         self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
 
     # -- labels that a task does not have ------------------------------------------------------------------------------

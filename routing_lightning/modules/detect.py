@@ -201,7 +201,7 @@ class Detector:
             depth, block = module.place_of(parameter)
             epoch, tasks = module.current_epoch, None
             for routed in reversed(self._routes):
-                users = routed.tasks >= 0 if depth is None else routed.actions[:, depth].eq(block)
+                users = routed.tasks >= 0 if depth is None else routed.actions[:, depth] == torch.tensor(block)
                 if bool(users.any()):
                     # A use of the weight after it had become nan would have been a loss of nan.
                     epoch, batch, tasks = routed.epoch, routed.batch, routed.tasks[users]

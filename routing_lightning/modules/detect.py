@@ -38,8 +38,8 @@ class Detector:
 
     Nothing waits for a device: each batch, what is on the host anyhow is looked at. Those are float images, the
     rows of the policy, and the rewards; a loss that is not finite travels with the rewards, to host and processes. The
-    weights are looked at every ``LOOK`` batches and before a checkpoint is saved, which suffices to find
-    a gradient that was not finite: a weight that is nan stays so, and makes the loss of the next batch that uses it nan.
+    weights are looked at every ``LOOK`` batches and before a checkpoint is saved, which suffices to find a gradient
+    that was not finite: a weight that is nan stays so, and the loss of the next batch that uses it is nan.
 
     With several processes, what one finds all of them tell and stop at.
     """

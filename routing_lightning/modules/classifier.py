@@ -160,6 +160,10 @@ class TaskClassifier(L.LightningModule):
             self.detector.see_batch(images, tasks)
         return batch
 
+    def used_parameters(self, actions: Tensor) -> list[torch.nn.Parameter]:
+        """Parameters that steps may have moved in which samples took these actions (N, D)."""
+        return self.trained_parameters()
+
     def place_of(self, parameter: torch.nn.Parameter) -> tuple[int | None, int | None]:
         """Depth, from 0, and block that a parameter belongs to, if it belongs to a block."""
         return None, None
@@ -288,7 +292,7 @@ class TaskClassifier(L.LightningModule):
             torch.get_device_module(self.device).manual_seed(seed)
         self.set_logged_step()
         if self.detector is not None and batch_idx and batch_idx % LOOK == 0:
-            self.detector.look(self, batch_idx - 1, self.detector.moved or self.trained_parameters())
+            self.detector.look(self, batch_idx - 1)
         if self.trainer.is_last_batch:
             self.milestones.last_batch = self.batches_done() + 1
 
@@ -483,7 +487,7 @@ class TaskClassifier(L.LightningModule):
     def on_train_epoch_end(self) -> None:
         """Reports ``train/*`` and steps the schedulers that look at metrics."""
         if self.detector is not None:
-            self.detector.look(self, self.trainer.fit_loop.epoch_loop.batch_idx, self.trained_parameters())
+            self.detector.look(self, self.trainer.fit_loop.epoch_loop.batch_idx)
         self.set_logged_step()
         self.report("train")
         if self.milestones.last_batch != self.batches_done():

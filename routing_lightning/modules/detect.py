@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numba
 import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -45,10 +46,9 @@ class Detector:
     """
 
     def __init__(self) -> None:
-        self.moved: set[nn.Parameter] = set()  # since the last look
         self._bad_images: list[int] = []  # their tasks, of the batch under way
         self._found: str | None = None  # to be told when the processes meet
-        self._routes: deque[Routed] = deque(maxlen=LOOK)
+        self._routes: deque[Routed] = deque(maxlen=LOOK)  # since the last look, or before
         self._losses: list[tuple[int, int, Tensor]] = []  # that nobody has waited for yet
 
     # -- what is looked at ---------------------------------------------------------------------------------------------
@@ -78,8 +78,8 @@ class Detector:
         Args:
             module: the model.
             batch: number of the batch in its epoch.
-            trace: the trace of this process's samples with its final reward, which a loss that is not finite has made
-                nan.
+            trace: the trace of this process's samples with its final reward; on a device a loss that is not finite has
+                made that nan.
             losses: (N,) or ().
         """
         reward, rows = trace.final_reward, trace.probabilities
@@ -88,7 +88,7 @@ class Detector:
             sentence = self._of_images(module, batch)
         elif rows is not None and not distributions(rows, trace.actions):
             sentence = self._of_policy(module, batch, rows, trace)
-        elif finite(reward):
+        elif finite(reward) and (losses.device.type != "cpu" or finite(losses)):
             return
         elif not bool(losses.isfinite().all()):
             sentence = self._of_loss(module, batch, losses, trace.tasks)
@@ -116,21 +116,24 @@ class Detector:
         place = where(module, module.current_epoch, batch, trace.tasks[sample : sample + 1], depth)
         self._tell(module, told(f"the return is {trace.returns[sample, depth].item()}", place, "mend what gives it"))
 
-    def look(self, module: "TaskClassifier", batch: int, parameters: Iterable[nn.Parameter]) -> None:
-        """Looks at weights, and at what was found since the last look; the processes meet.
+    def moved(self, module: "TaskClassifier") -> list[nn.Parameter]:
+        """The weights that may have moved since the last look."""
+        actions = torch.cat([routed.actions for routed in self._routes]) if self._routes else torch.empty(0, 0)
+        return module.used_parameters(actions)
+
+    def look(self, module: "TaskClassifier", batch: int) -> None:
+        """Looks at the weights that have moved, and at what was found since the last look; the processes meet.
 
         Args:
             module: the model.
             batch: the last batch of which a step was made.
-            parameters: what may have moved since the last look.
         """
         losses, self._losses = self._losses, []
         if losses and not finite(torch.stack([loss for *_, loss in losses])):
             epoch, number, loss = next(entry for entry in losses if not bool(entry[2].isfinite()))
             self._found = self._found or told(f"the loss is {loss.item()}", where(module, epoch, number), ADVICE)
         if self._found is None:
-            self._found = self._of_weights(module, batch, parameters)
-        self.moved.clear()
+            self._found = self._of_weights(module, batch, self.moved(module))
         self._meet(module, any_process=True)
 
     def check_state(self, module: "TaskClassifier") -> None:
@@ -169,7 +172,7 @@ class Detector:
     def _of_loss(self, module: "TaskClassifier", batch: int, losses: Tensor, tasks: Tensor) -> str:
         if self._bad_images:
             return self._of_images(module, batch)
-        weights = self._of_weights(module, batch - 1, self.moved or module.parameters())
+        weights = self._of_weights(module, batch - 1, self.moved(module))
         if weights is not None:
             return weights
         bad = ~losses.detach().isfinite().cpu().expand(tasks.shape)
@@ -277,11 +280,19 @@ def finite(values: Tensor) -> bool:
 
 def distributions(rows: Tensor, actions: Tensor) -> bool:
     """Whether rows (N, D, K) are distributions wherever there was a decision: actions (N, D), -1 for none."""
-    sums = rows.sum(-1)
-    if (
-        float(rows.min() if rows.numel() else 0.0) >= 0
-        and float((sums - 1).abs().max() if len(sums) else 0.0) < TOLERANCE
-    ):
-        return True
-    wrong = (rows.min(-1).values < 0) | ~((sums - 1).abs() < TOLERANCE)
-    return not bool((wrong & (actions >= 0)).any())
+    return bool(_distributions(rows.detach().numpy(), actions.numpy(), TOLERANCE))
+
+
+@numba.njit(cache=True, nogil=True)
+def _distributions(rows, actions, tolerance):  # type: ignore[no-untyped-def]
+    for n in range(rows.shape[0]):
+        for d in range(rows.shape[1]):
+            if actions[n, d] < 0:
+                continue
+            total, lowest = 0.0, 0.0
+            for k in range(rows.shape[2]):
+                total += rows[n, d, k]
+                lowest = min(lowest, rows[n, d, k])
+            if lowest < 0 or not abs(total - 1) < tolerance:  # nan is no number below it either
+                return False
+    return True

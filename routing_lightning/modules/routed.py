@@ -198,7 +198,7 @@ class RoutedClassifier(TaskClassifier):
         loss = losses.mean() if apart else losses
         reward = correctness_reward(hits) if self.final_reward == "correct" else -losses.detach()
         detector = self.detector
-        if detector is not None:
+        if detector is not None and losses.device.type != "cpu":
             reward = reward + 0 * losses.detach()  # a loss that is not finite comes to the host with it
         trace.final_reward = reward.float().cpu()
         if detector is not None:
@@ -269,6 +269,15 @@ class RoutedClassifier(TaskClassifier):
             own |= {id(parameter) for parameter in self.aggregator.parameters()}
         return [parameter for parameter in super().trained_parameters() if id(parameter) not in own]
 
+    def used_parameters(self, actions: Tensor) -> list[nn.Parameter]:
+        """Parameters of the blocks that were taken, and all that are no blocks."""
+        found = {id(parameter): parameter for parameter in (*self.shared_parameters, *self.router.own_parameters())}
+        for layer, taken in zip(self.network.calls, actions.unbind(1), strict=False):
+            for block in set(taken.tolist()):
+                if 0 <= block < layer.blocks.num_blocks:
+                    found |= {id(parameter): parameter for parameter in layer.blocks.block_parameters(block)}
+        return list(found.values())
+
     def place_of(self, parameter: nn.Parameter) -> tuple[int | None, int | None]:
         """Depth, from 0, and block that a parameter belongs to, if it belongs to a block."""
         for depth, layer in enumerate(self.network.calls):
@@ -303,8 +312,6 @@ class RoutedClassifier(TaskClassifier):
                     scaler.unscale_(optimizer.optimizer)
                 self.clip_gradients(optimizer.optimizer, self.gradient_clip_val, "norm")
             optimizer.step()
-            if self.detector is not None:
-                self.detector.moved.update(*(group["params"] for group in groups))
             for group in groups:
                 for parameter in group["params"]:
                     parameter.grad = None  # zero_grad() does the same in several times as long

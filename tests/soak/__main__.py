@@ -238,15 +238,16 @@ def main() -> int:
             whole.mkdir()
             process = start(whole, whole / "began", words(whole, method, count, args.epochs))
             wait_for(whole / "began", count, process)
-            start_of_training = time.monotonic()
             if process.wait() != 0:
                 tally.faults.append(f"{whole.name}: the unbroken run failed, see output.txt")
                 continue
-            seconds = time.monotonic() - start_of_training
+            # Without what the process does before and after its training.
+            began, ended = (Path(f"{whole}/began.0{end}").stat().st_mtime for end in ("", ".ended"))
+            seconds = ended - began
             left, run = share, 0
             while left > 0 and len(tally.faults) < 5:
                 left -= stopped_run(
-                    base / f"{method}_{count}_{run}", method, count, args, 0.6 * seconds, whole, tally, left, chance
+                    base / f"{method}_{count}_{run}", method, count, args, 0.8 * seconds, whole, tally, left, chance
                 )
                 run += 1
             print(

@@ -10,10 +10,13 @@ from routing_lightning.cli import main
 
 
 class Sign(Callback):
-    """Writes a file when training begins."""
+    """Writes a file when training begins, and one when it ends."""
 
     def on_train_start(self, trainer, pl_module):
         Path(f"{sys.argv[1]}.{trainer.global_rank}").touch()
+
+    def on_train_end(self, trainer, pl_module):
+        Path(f"{sys.argv[1]}.{trainer.global_rank}.ended").touch()
 
 
 class Noticed:

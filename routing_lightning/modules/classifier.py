@@ -61,8 +61,9 @@ class TaskClassifier(L.LightningModule):
         optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
-        detect: whether NaN or infinity in images, loss, reward, gradient or policy stops the run; see
-            :class:`~routing_lightning.modules.detect.Detector`.
+
+    Attributes:
+        detector: stops a run at NaN or infinity in images, loss, reward, gradient or policy; None: nobody looks.
 
     Raises:
         UsageError: if a value is out of its range.
@@ -75,7 +76,6 @@ class TaskClassifier(L.LightningModule):
         optimizer: OptimizerCallable = sgd,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
-        detect: bool = True,
     ) -> None:
         super().__init__()
         if num_tasks < 1:
@@ -94,7 +94,7 @@ class TaskClassifier(L.LightningModule):
             {f"{stage}_metrics": TaskMetrics(num_tasks) for stage in ("train", "val", "test")}
         )
         self.normalise = PixelNormalisation(1)  # a derived class makes that of its images
-        self.detector = Detector() if detect else None
+        self.detector: Detector | None = Detector()
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts

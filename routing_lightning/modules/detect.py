@@ -256,7 +256,7 @@ def told(what: str, place: str, advice: str) -> str:
     """The sentence."""
     return (
         f"{what} in {place}; the run stops and its last good checkpoint is kept: {advice}, or set "
-        "--model.init_args.detect=false to go on all the same."
+        "--detect=false to go on all the same."
     )
 
 

@@ -42,7 +42,6 @@ class MultiTaskClassifier(TaskClassifier):
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         aggregator: combines the gradients of the tasks: such as ``torchjd.aggregation.PCGrad`` (needs the extra
             ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
-        detect: whether NaN or infinity stops the run; see the base class.
 
     Raises:
         UsageError: if a value is out of its range, sizes do not fit, or torchjd is asked for but not installed.
@@ -60,9 +59,8 @@ class MultiTaskClassifier(TaskClassifier):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
         aggregator: nn.Module | None = None,
-        detect: bool = True,
     ) -> None:
-        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval, detect)
+        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
         self.save_plain_hyperparameters(inspect.currentframe())
         check_image_shape(image_shape)
         self.shared_features = shared_features

@@ -210,7 +210,8 @@ def test_what_is_not_finite_is_never_saved(tmp_path):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_it_can_be_switched_off(model):
-    made = MODELS[model](optimizer=sgd(1e38), detect=False)
+    made = MODELS[model](optimizer=sgd(1e38))
+    made.detector = None
     assert not fit(made).callback_metrics["train/loss"].isfinite()
 
 
@@ -219,6 +220,8 @@ def test_it_changes_nothing(model):
     trained = []
     for on in (True, False):
         torch.manual_seed(3)
-        trained.append(fit(MODELS[model](detect=on), max_epochs=2).lightning_module.state_dict())
+        made = MODELS[model]()
+        made.detector = made.detector if on else None
+        trained.append(fit(made, max_epochs=2).lightning_module.state_dict())
     for name, value in trained[0].items():
         assert torch.equal(value, trained[1][name]), name

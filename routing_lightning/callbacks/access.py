@@ -74,6 +74,11 @@ class Interval:
         self.first = first
         self.last = 0
 
+    def begin(self, count: int) -> bool:
+        """Goes on from a count; whether something was due at it, which a run that goes on from there has done."""
+        self.last = max(0, count - 1)
+        return self.due(count)
+
     def due(self, count: int) -> bool:
         """Whether a due count lies after the one of the last call, up to ``count``."""
         last, self.last = self.last, max(count, self.last)

@@ -65,8 +65,9 @@ class PolicyDynamics(RouteCallback):
 
     def start(self, trainer: L.Trainer) -> None:
         """Starts to count from here."""
-        self.steps.last, self.epochs.last = trainer.global_step, trainer.current_epoch
-        self._logged = trainer.global_step
+        self.epochs.last = trainer.current_epoch
+        # The end of the epoch is logged unless its last batch was.
+        self._logged = trainer.global_step - (not self.steps.begin(trainer.global_step))
 
     def after_batch(self, trainer: L.Trainer) -> None:
         """Logs the scalars if they are due."""

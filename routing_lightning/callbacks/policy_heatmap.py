@@ -33,8 +33,8 @@ class PolicyHeatmap(RouteCallback):
 
     def start(self, trainer: L.Trainer) -> None:
         """Draws the frames, and the first heat maps if training starts from nothing."""
-        self.steps.last, self.epochs.last = trainer.global_step, trainer.current_epoch
-        self._drawn = -1
+        self.epochs.last = trainer.current_epoch
+        self._drawn = trainer.global_step if self.steps.begin(trainer.global_step) else -1
         if not writers(trainer):
             return
         record = self.recorder.record()

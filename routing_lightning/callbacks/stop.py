@@ -12,12 +12,14 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from routing_lightning.errors import UsageError
+from routing_lightning.errors import NonFiniteError, UsageError
 from routing_lightning.paths import local_path
 
 TOGETHER = 16
@@ -68,10 +70,14 @@ class SaveOnStop(Checkpoint):
 
     The file lies with those of ModelCheckpoint, or in ``checkpoints`` beside the logs. All checkpoints of the run are
     written whole: see :class:`WholeCheckpointIO`.
+
+    Under SLURM with ``auto_requeue`` the signal by which Lightning saves and queues the job again is followed after the
+    batch under way, too: within a step there is no state to go on from.
     """
 
     def __init__(self) -> None:
         self.asked = 0
+        self.requeue = 0
         self._agreed = False
         self._handlers: dict[int, Any] = {}
         self._path = Path()
@@ -88,10 +94,17 @@ class SaveOnStop(Checkpoint):
         found = [call.dirpath for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)]
         self._path = Path(found[0] if found and found[0] else Path(local_path(folder)) / "checkpoints") / "last.ckpt"
         self._first_step = trainer.fit_loop.total_batch_idx
-        self.asked, self._agreed = 0, False
+        self.asked, self.requeue, self._agreed = 0, 0, False
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._note)
+            environment = getattr(trainer.strategy, "cluster_environment", None) or _environment(trainer)
+            if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
+                number = environment.requeue_signal or signal.SIGUSR1
+                self._handlers[number] = signal.signal(number, self._note_requeue)
+
+    def _note_requeue(self, number: int, frame: FrameType | None) -> None:
+        self.requeue = number
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
@@ -107,15 +120,22 @@ class SaveOnStop(Checkpoint):
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         if trainer.sanity_checking:
             return
-        asked = self.asked
+        asked, requeue = self.asked, self.requeue
         if trainer.world_size > 1:
-            numbers = torch.tensor([asked], device=trainer.strategy.root_device)
+            numbers = torch.tensor([asked, requeue], device=trainer.strategy.root_device)
             dist.all_reduce(numbers, dist.ReduceOp.MAX)
-            asked = int(numbers)
+            asked, requeue = numbers.tolist()
+        if requeue:
+            self.requeue = 0
+            self._handlers[requeue](requeue, None)  # Lightning's: saves, and queues the job again
         if asked:
             self._agreed = True
             rank_zero_info(f"{signal.Signals(asked).name}: saving where the run stands, once more stops at once.")
-            raise KeyboardInterrupt if asked == signal.SIGINT else SIGTERMException(128 + asked)
+            if self._trained(trainer):
+                self._save(trainer)  # here: processes that were forked or spawned call no on_exception
+            # Forked and spawned processes end silently by a KeyboardInterrupt, and the one that waits for them hangs.
+            alone = not isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
+            raise KeyboardInterrupt if asked == signal.SIGINT and alone else SIGTERMException(128 + asked)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stops if asked to."""
@@ -138,26 +158,45 @@ class SaveOnStop(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Stops if asked to; with several processes, which may have other numbers of batches, the validation ends."""
-        if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
+        if trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1 and not _averaged(trainer):
             self._stop_if_asked(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Saves where the run stands, if that is a place to go on from."""
-        batches: Any = trainer.fit_loop.epoch_loop.batch_progress
-        trained = batches.total.processed > max(0, self._first_step + 1)
-        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking or trainer.fast_dev_run or not trained:  # type: ignore[attr-defined]
-            self._release()
-            return
-        if batches.current.started > batches.current.processed or not (self._agreed or trainer.world_size == 1):
-            rank_zero_warn("The run was broken off within a step: go on from the last checkpoint.")
-        else:
-            try:
-                trainer.save_checkpoint(self._path)
-                rank_zero_info(f"Saved where the run stands: {self._path}")
-            except (UsageError, OSError) as error:
-                rank_zero_warn(f"Where the run stands is not saved: {error}")
+        """Saves where the run stands after an error, if that is a place to go on from."""
         self._release()
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self._agreed or isinstance(exception, NonFiniteError) or not fitting or not self._trained(trainer):
+            return
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        if batches.started > batches.processed or trainer.world_size > 1:
+            rank_zero_warn("The run was broken off within a step: go on from the last checkpoint.")
+        elif trainer.validating and _averaged(trainer):
+            rank_zero_warn("The run was broken off while averages were validated: go on from the last checkpoint.")
+        else:
+            self._save(trainer)
+
+    def _trained(self, trainer: L.Trainer) -> bool:
+        """Whether there is something new to save."""
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+        return bool(batches.total.processed > max(0, self._first_step + 1)) and not trainer.fast_dev_run  # type: ignore[attr-defined]
+
+    def _save(self, trainer: L.Trainer) -> None:
+        try:
+            trainer.save_checkpoint(self._path)
+            rank_zero_info(f"Saved where the run stands: {self._path}")
+        except (UsageError, OSError) as error:
+            rank_zero_warn(f"Where the run stands is not saved: {error}")
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Gives the signals back."""
         self._release()
+
+
+def _averaged(trainer: L.Trainer) -> bool:
+    """Whether a callback puts averaged weights in the place of the model's while it is validated."""
+    return any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+
+
+def _environment(trainer: L.Trainer) -> Any:
+    """Where the processes come from: with one process the strategy does not say."""
+    return trainer._accelerator_connector.cluster_environment

@@ -145,6 +145,12 @@ class RoutingCLI(LightningCLI):
             help="threads to compute with: a number, or auto, which goes by the size of a batch",
         )
         parser.add_argument(
+            "--detect",
+            type=bool,
+            default=True,
+            help="whether NaN or infinity in images, loss, reward, gradient or policy stops the run",
+        )
+        parser.add_argument(
             "--record",
             type=list[L.Callback] | None,
             default=list(RECORD),
@@ -216,6 +222,8 @@ class RoutingCLI(LightningCLI):
         if self.subcommand != "fit" or config.get("ckpt_path") is None:
             warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint need to be provided.*")
         super().instantiate_classes()
+        if not config.get("detect", True):
+            self.model.detector = None
         for size, value in by_hand.items():
             right = getattr(self.datamodule, size)
             if value != right:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -17,6 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
+from routing_lightning.modules.averaging import keep_counts
+from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.pixels import PixelNormalisation
@@ -104,6 +107,7 @@ class TaskClassifier(L.LightningModule):
 
     Attributes:
         lr: learning rate in place of the optimizer's own, above 0, or None; Lightning's LearningRateFinder sets it.
+        detector: stops a run at NaN or infinity in images, loss, reward, gradient or policy; None: nobody looks.
 
     Raises:
         UsageError: if a value is out of its range.
@@ -137,6 +141,7 @@ class TaskClassifier(L.LightningModule):
         )
         self.keeps_normalisation = False  # where the images are others than those of its training
         self.normalise = PixelNormalisation(1)  # a derived class makes that of its images
+        self.detector: Detector | None = Detector()
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
@@ -221,7 +226,17 @@ class TaskClassifier(L.LightningModule):
                 )
         if self.objective is not None:
             self.objective.check(tasks, labels)
+        if self.detector is not None:
+            self.detector.see_batch(images, tasks)
         return batch
+
+    def used_parameters(self, actions: Tensor) -> list[torch.nn.Parameter]:
+        """Parameters that steps may have moved in which samples took these actions (N, D)."""
+        return self.trained_parameters()
+
+    def place_of(self, parameter: torch.nn.Parameter) -> tuple[int | None, int | None]:
+        """Depth, from 0, and block that a parameter belongs to, if it belongs to a block."""
+        return None, None
 
     def task_names(self) -> list[str]:
         """Names of the tasks, from the datamodule where there is one."""
@@ -251,6 +266,7 @@ class TaskClassifier(L.LightningModule):
             if option in getattr(data, "hparams", {}) and data.hparams[option] != own:  # type: ignore[union-attr]
                 getattr(self, "_hparams_initial", {}).pop(option, None)
 
+        keep_counts(self.trainer)
         self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
         targets = getattr(data, "targets", None)
         if isinstance(targets, Targets) and (stage == "fit" or self.objective is None):
@@ -392,6 +408,8 @@ class TaskClassifier(L.LightningModule):
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
         self.set_logged_step()
+        if self.detector is not None and batch_idx and batch_idx % LOOK == 0:
+            self.detector.look(self, batch_idx - 1)
         if self.trainer.is_last_batch:
             self.milestones.last_batch = self.batches_done() + 1
 
@@ -419,7 +437,12 @@ class TaskClassifier(L.LightningModule):
         That is: what of the epoch is done, the training metrics so far, gradients whose step is still to come, the
         metrics that callbacks and schedulers look at, and the seed if none was chosen. And which labels each task has,
         what they are called, and what a task asks for where that is not a class.
+
+        Raises:
+            NonFiniteError: if a number of the state is none.
         """
+        if self.detector is not None:
+            self.detector.check_state(self)
         checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
         checkpoint["targets"] = None if self.objective is None else self.objective.targets.state()
         data = getattr(self.trainer, "datamodule", None)
@@ -582,6 +605,11 @@ class TaskClassifier(L.LightningModule):
         self.count_logits(stage, logits, tasks, labels)
         return {"prediction": self.predictions(logits, tasks)}
 
+    def see_evaluation(self, batch_idx: int) -> None:
+        """Stops if the images of a batch were not finite."""
+        if self.detector is not None:
+            self.detector.see_evaluation(self, batch_idx)
+
     def count_logits(self, stage: str, logits: Tensor, tasks: Tensor, labels: Tensor) -> None:
         """Counts a batch by its logits (N, C)."""
         loss = self.losses(logits, tasks, labels, apart=False).mean()
@@ -589,10 +617,12 @@ class TaskClassifier(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Counts a batch for ``val/*``."""
+        self.see_evaluation(batch_idx)
         return self.evaluate(batch, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Counts a batch for ``test/*``."""
+        self.see_evaluation(batch_idx)
         return self.evaluate(batch, "test")
 
     def logits_and_route(self, images: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -608,6 +638,7 @@ class TaskClassifier(L.LightningModule):
             than classes ``label`` is (N, K) and ``prediction`` and ``probability`` are (N, C) float32, as
             :class:`~routing_lightning.datamodules.base.MultiTaskDataset` says.
         """
+        self.see_evaluation(batch_idx)
         images, tasks, labels = batch
         logits, route = self.logits_and_route(images, tasks)
         if self.objective is None:
@@ -631,10 +662,19 @@ class TaskClassifier(L.LightningModule):
         self.metric("train").reset()
 
     def on_validation_epoch_start(self) -> None:
-        """Begins ``val/*``."""
+        """Begins ``val/*``; all processes validate the model of the first one, which is the one that is saved."""
         self.metric("val").reset()
+        if self.trainer.world_size > 1:
+            self.share_buffers()
         if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
             self.set_logged_step(back=0 if self.is_accumulating() and self.automatic_optimization else 1)
+
+    def share_buffers(self) -> None:
+        """Gives all processes the buffers of the first one: each has the batch statistics of its own last batch."""
+        own = set(getattr(self, "_ddp_params_and_buffers_to_ignore", ()))  # equal anyhow, and on the host
+        for name, buffer in self.named_buffers():
+            if name not in own:
+                dist.broadcast(buffer, src=0)
 
     def on_test_epoch_start(self) -> None:
         """Begins ``test/*``."""
@@ -642,6 +682,8 @@ class TaskClassifier(L.LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Reports ``train/*`` and steps the schedulers that look at metrics."""
+        if self.detector is not None:
+            self.detector.look(self, self.trainer.fit_loop.epoch_loop.batch_idx)
         self.set_logged_step()
         self.report("train")
         if self.milestones.last_batch != self.batches_done():
@@ -653,10 +695,14 @@ class TaskClassifier(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Reports ``val/*``."""
+        if self.detector is not None:
+            self.detector.meet(self)
         self.report("val")
         if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
             self.milestones.validation = self.batches_done()
 
     def on_test_epoch_end(self) -> None:
         """Reports ``test/*``."""
+        if self.detector is not None:
+            self.detector.meet(self)
         self.report("test")

@@ -108,6 +108,8 @@ class MultiTaskClassifier(TaskClassifier):
         if auxiliary is not None:
             self.log("train/auxiliary_loss", auxiliary.detach())
             losses = losses + auxiliary
+        if self.detector is not None:
+            self.detector.see_loss(self, batch_idx, losses, tasks)
         if self.aggregator is not None:
             self.parts, self.part_tasks = losses / len(losses), tasks
         return losses.mean()

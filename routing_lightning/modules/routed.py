@@ -210,7 +210,13 @@ class RoutedClassifier(TaskClassifier):
         apart = self.aggregator is not None or self.final_reward == "negative_loss"
         losses = self.losses(logits, tasks, labels, apart)
         loss = losses.mean() if losses.dim() else losses
-        trace.final_reward = self.reward(hits, losses.detach(), tasks).float().cpu()
+        reward = self.reward(hits, losses.detach(), tasks)
+        detector = self.detector
+        if detector is not None and losses.device.type != "cpu":
+            reward = reward + 0 * losses.detach()  # a loss that is not finite comes to the host with it
+        trace.final_reward = reward.float().cpu()
+        if detector is not None:
+            detector.see_route(self, batch_idx, trace, losses)
         self.take_gradients(losses, self.router.auxiliary_loss(trace), tasks)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.step_optimizer()
@@ -218,7 +224,11 @@ class RoutedClassifier(TaskClassifier):
         # What the trace keeps of the graph is done with.
         trace.scores, trace.generator = [], None
         trace = self.gather_trace(trace, self.trainer.strategy.root_device)
+        if detector is not None:
+            detector.see_joint(self, batch_idx, trace)
         self.router.learn(trace)
+        if detector is not None:
+            detector.see_returns(self, batch_idx, trace)
         if self.trainer.is_last_batch:
             self.step_schedulers("epoch")
 
@@ -289,6 +299,23 @@ class RoutedClassifier(TaskClassifier):
         if self.aggregator is not None:
             own |= {id(parameter) for parameter in self.aggregator.parameters()}
         return [parameter for parameter in super().trained_parameters() if id(parameter) not in own]
+
+    def used_parameters(self, actions: Tensor) -> list[nn.Parameter]:
+        """Parameters of the blocks that were taken, and all that are no blocks."""
+        found = {id(parameter): parameter for parameter in (*self.shared_parameters, *self.router.own_parameters())}
+        for layer, taken in zip(self.network.calls, actions.unbind(1), strict=False):
+            for block in set(taken.tolist()):
+                if 0 <= block < layer.blocks.num_blocks:
+                    found |= {id(parameter): parameter for parameter in layer.blocks.block_parameters(block)}
+        return list(found.values())
+
+    def place_of(self, parameter: nn.Parameter) -> tuple[int | None, int | None]:
+        """Depth, from 0, and block that a parameter belongs to, if it belongs to a block."""
+        for depth, layer in enumerate(self.network.calls):
+            for block in range(layer.blocks.num_blocks):
+                if any(parameter is own for own in layer.blocks.block_parameters(block)):
+                    return depth, block
+        return None, None
 
     def parameters_in_use(self) -> list[nn.Parameter]:
         """Parameters that may have a gradient: all but those of blocks without samples since the last step.

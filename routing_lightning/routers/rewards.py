@@ -58,6 +58,7 @@ class CollaborationReward(HostModule):
 
     totals: Tensor
     count: Tensor
+    counted = "totals", "count"  # buffers that no average of models may average
 
     def __init__(self, rho: float, by: Literal["probability", "frequency"]) -> None:
         super().__init__()

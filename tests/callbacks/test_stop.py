@@ -2,9 +2,12 @@
 
 import errno
 import os
+import resource
 import signal
 
 import pytest
+import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -94,3 +97,55 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_so(tmp_path, monkey
     (kept,) = tmp_path.iterdir()
     trainer, _ = fit(MODELS["routed"](), ckpt_path=kept)
     assert trainer.global_step == 10
+
+
+def test_a_disk_that_is_really_full_leaves_no_half_checkpoint(tmp_path):
+    """The system itself refuses to write on, midway."""
+    save = ModelCheckpoint(tmp_path, every_n_train_steps=2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    class Fill(Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            if trainer.global_step == 3:
+                (first,) = tmp_path.glob("*.ckpt")
+                resource.setrlimit(resource.RLIMIT_FSIZE, (first.stat().st_size // 2, limits[1]))
+
+    try:
+        with pytest.raises(
+            UsageError, match=r"step=4.ckpt cannot be written \(File too large\); the last good one is kept"
+        ):
+            fit(MODELS["routed"](), Fill(), save, SaveOnStop())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    (kept,) = tmp_path.iterdir()
+    assert "step=2" in kept.name and torch.load(kept, weights_only=True)["global_step"] == 2
+
+
+@pytest.mark.parametrize("hook", ["on_before_optimizer_step", "on_train_batch_end", "on_validation_batch_start"])
+def test_slurm_queues_the_job_again_after_the_step(hook, tmp_path, monkeypatch):
+    """Lightning saves within its signal handler, which may be in the midst of a step."""
+    options = SCHEDULES["plateau"]
+    whole, curves = fit(MODELS["baseline"](**options))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    scontrol = folder / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/asked\n")
+    scontrol.chmod(0o755)
+    names = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", "SLURM_NTASKS": "1", "SLURM_JOB_NAME": "x"}
+    for name, value in {**names, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    environment = SLURMEnvironment(auto_requeue=True)
+    before = signal.getsignal(signal.SIGUSR1)
+    slurm = {"plugins": [environment], "default_root_dir": tmp_path}
+    with pytest.raises(SystemExit):
+        stops = [Signal(hook, 3, signal.SIGUSR1), Signal("on_train_batch_start", 8, signal.SIGTERM)]
+        fit(MODELS["baseline"](**options), *stops, ModelCheckpoint(tmp_path / "own"), SaveOnStop(), **slurm)
+    assert (tmp_path / "asked").read_text() == "requeue 17\n"
+    assert signal.getsignal(signal.SIGUSR1) == before
+    (saved,) = tmp_path.glob("hpc_ckpt_*.ckpt")
+    for path in (saved, tmp_path / "own" / "last.ckpt"):
+        resumed, rest = fit(MODELS["baseline"](**options), ckpt_path=path)
+        check(whole, resumed, hook)
+        assert rest.rows == curves.rows[-len(rest.rows) :]

@@ -34,7 +34,7 @@ class RewardRouter(Router):
         detach_state: whether the router's gradient stops at its input. If not, it flows into the blocks and features
             that produced the input (paper, end of section 3.1.2).
         old_tasks: number of tasks, numbered first, that were there before others joined; the command ``extend`` sets
-            this and the next two, which :meth:`RoutingNetwork.hold_back` explains.
+            this and the next two, which :meth:`~routing_lightning.networks.RoutingNetwork.hold_back` explains.
         old_blocks: number of blocks of each routed layer, numbered first, that were there before; null: all are alike.
         old_lr: factor on the learning rate of all of the network that was there before, in [0, 1]; 0: frozen, and what
             the old tasks get stays as it is, to the bit.

@@ -176,14 +176,14 @@ def test_doctor_looks_at_folders_alone(word, capsys):
     assert f"{word} is no folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["plot", "report", "export", "prune"])
+@pytest.mark.parametrize("command", ["plot", "report", "export"])
 def test_what_is_not_installed_is_named(command, capsys, monkeypatch, tmp_path):
     for name in [name for name in sys.modules if name.startswith(("routing_lightning.report", "rich", "matplotlib"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit):
-        main([command, str(tmp_path), *(["--out", str(tmp_path)] if command in ("export", "prune") else [])])
+        main([command, str(tmp_path), *(["--out", str(tmp_path)] if command == "export" else [])])
     said = capsys.readouterr()
     assert said.out.startswith("routing_lightning") and "is not installed" in said.err and said.err.count("\n") == 1
 

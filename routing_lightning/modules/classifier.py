@@ -1,13 +1,11 @@
-"""What every multi-task classifier shares: batches, metrics, optimizer."""
+"""What every multi-task classifier shares: batches, metrics, checkpoints."""
 
-import math
 import os
 import warnings
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, cast
 
-import lightning as L
 import torch
 import torch.distributed as dist
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -22,9 +20,9 @@ from routing_lightning.modules.averaging import keep_counts
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
+from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
-from routing_lightning.networks.pace import learning_rate_factors
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
@@ -35,16 +33,6 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 SIZES = {"num_tasks": "tasks", "num_classes": "classes"}
 """Sizes that a model has from its data, and what they count."""
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    """The optimizer of the paper (section 4): SGD with learning rate 1e-2, no momentum."""
-    return torch.optim.SGD(parameters, lr=1e-2)
-
-
-def is_plateau(scheduler: Any) -> bool:
-    """Whether a scheduler looks at a metric."""
-    return isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
 def example_arguments(example: Any) -> Any:
@@ -72,22 +60,7 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def check_keeps_factors(scheduler: Any, optimizer: torch.optim.Optimizer, factors: Sequence[float]) -> None:
-    """Checks that a scheduler did not bring slower groups of parameters to the learning rate of the others.
-
-    Raises:
-        ValueError: if it did, as those do that set the rate themselves.
-    """
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for rate, factor in zip(rates, factors, strict=True):
-        if not math.isclose(rate, rates[0] * factor, rel_tol=1e-6):
-            raise ValueError(
-                f"{type(scheduler).__name__} sets the learning rate to {rate:g} where parts that learn slower should "
-                f"have {rates[0] * factor:g}; take a schedule that multiplies the rate, such as StepLR"
-            )
-
-
-class TaskClassifier(L.LightningModule):
+class TaskClassifier(OptimizingModule):
     """Base of the classifiers: takes batches ``(image, task, label)`` and reports accuracy per task.
 
     Logs ``<stage>/loss``, ``<stage>/acc`` (macro: the mean over tasks), ``<stage>/acc_micro`` (over samples, whatever
@@ -121,19 +94,13 @@ class TaskClassifier(L.LightningModule):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
     ) -> None:
-        super().__init__()
+        super().__init__(optimizer, lr_scheduler, lr_interval)
         if num_tasks < 1:
             raise UsageError(f"num_tasks is {num_tasks}; give at least 1 task.")
         if num_classes < 1:
             raise UsageError(f"num_classes is {num_classes}; give the number of labels of a task, at least 1.")
-        if lr_interval not in ("epoch", "step"):
-            raise UsageError(f"lr_interval is {lr_interval!r}; give 'epoch' or 'step'.")
         self.num_tasks = num_tasks
         self.num_classes = num_classes
-        self.make_optimizer = optimizer
-        self.make_lr_scheduler = lr_scheduler
-        self.lr_interval = lr_interval
-        self.lr: float | None = None
         self.label_mask: Tensor | None = None  # all tasks have all labels, unless the data say otherwise
         self.objective: Objective | None = None  # all tasks are of classes, likewise
         self.metrics = torch.nn.ModuleDict(
@@ -303,87 +270,6 @@ class TaskClassifier(L.LightningModule):
         if self.label_mask.device != tasks.device:
             self.label_mask = self.label_mask.to(tasks.device)
         return mask_logits(logits, tasks, self.label_mask)
-
-    # -- optimizer -----------------------------------------------------------------------------------------------------
-
-    def trained_parameters(self) -> list[torch.nn.Parameter]:
-        """Parameters that the optimizer moves; frozen ones come to it when a callback unfreezes them."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
-    def parameter_groups(self) -> tuple[Any, list[float]]:
-        """Parameters, or groups of them where some learn slower, and the factor on the learning rate of each group."""
-        factor_of = learning_rate_factors(self)
-        parameters = self.trained_parameters()
-        factors = [1.0, *sorted({factor_of[id(p)] for p in parameters if id(p) in factor_of} - {1.0})]
-        if len(factors) == 1:
-            return parameters, factors
-        groups = [[p for p in parameters if factor_of.get(id(p), 1.0) == factor] for factor in factors]
-        return [{"params": group} for group in groups], factors
-
-    def configure_optimizers(self) -> Any:
-        """Optimizer and scheduler as configured.
-
-        Raises:
-            UsageError: if the optimizer or scheduler refuses its values.
-        """
-        try:
-            parameters, factors = self.parameter_groups()
-            optimizer = self.make_optimizer(parameters)
-            if len(factors) > 1:
-                for group, factor in zip(optimizer.param_groups, factors, strict=True):
-                    group["lr"] = group["lr"] * factor
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise ValueError("LBFGS evaluates the loss several times per step, which is not supported here")
-            if not all(math.isfinite(group.get("lr", 0)) for group in optimizer.param_groups):
-                raise ValueError(f"lr is {optimizer.param_groups[0]['lr']}, which is no finite number")
-            if self.lr is not None:
-                for group in optimizer.param_groups:
-                    group["lr"] = self.lr
-            self.configured = {**optimizer.defaults, "lr": optimizer.param_groups[0].get("lr")}
-            if self.make_lr_scheduler is None:
-                return optimizer
-            scheduler = self.make_lr_scheduler(optimizer)
-            if len(factors) > 1:
-                check_keeps_factors(scheduler, optimizer, factors)
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
-            ) from error
-        if is_plateau(scheduler):
-            if not hasattr(scheduler, "monitor"):
-                raise UsageError(
-                    "lr_scheduler ReduceLROnPlateau of torch does not say what it monitors; use "
-                    "lightning.pytorch.cli.ReduceLROnPlateau with monitor, for example val/loss."
-                )
-            if self.lr_interval == "step":
-                raise UsageError(
-                    "lr_interval is 'step' but lr_scheduler ReduceLROnPlateau looks at a metric, which is known at the "
-                    "end of an epoch; set lr_interval to 'epoch'."
-                )
-        config: dict[str, Any] = {"scheduler": scheduler, "interval": self.lr_interval}
-        if hasattr(scheduler, "monitor"):
-            config["monitor"] = scheduler.monitor
-        return {"optimizer": optimizer, "lr_scheduler": config}
-
-    def lr_scheduler_step(self, scheduler: Any, metric: Any = None) -> None:
-        """Steps a scheduler, if it is not one that looks at a metric: :meth:`on_train_epoch_end` does that.
-
-        Lightning would do it after checkpoints are saved, which then lack the step.
-        """
-        if is_plateau(scheduler):
-            return
-        try:
-            scheduler.step()
-        except ValueError as error:
-            raise UsageError(f"lr_scheduler {type(scheduler).__name__} stops: {error}; mend its init_args.") from error
-
-    def monitored(self, scheduler: Any) -> Tensor:
-        """The metric that a scheduler watches."""
-        metrics = self.trainer.callback_metrics
-        if scheduler.monitor not in metrics:
-            names = ", ".join(name for name in sorted(metrics) if "/acc_task/" not in name)
-            raise UsageError(f"lr_scheduler monitors {scheduler.monitor!r}, which is not logged; give one of {names}.")
-        return metrics[scheduler.monitor]
 
     # -- noise ---------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from typing import Any
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
-from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
+from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
 from routing_lightning.modules.making import made
+from routing_lightning.modules.optimizing import sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import SimpleConvNet, check_image_shape

@@ -12,10 +12,11 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.classifier import Batch, TaskClassifier, sgd
+from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
 from routing_lightning.modules.making import made
+from routing_lightning.modules.optimizing import sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY
 from routing_lightning.modules.strategy import prepare_strategy

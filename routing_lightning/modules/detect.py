@@ -161,7 +161,7 @@ class Detector:
                     sentence = told(f"{name} is nan", where(module, module.current_epoch, batch), ADVICE)
                     break
         if sentence is not None:
-            raise NonFiniteError(sentence)
+            self._tell(module, sentence)
 
     # -- sentences -----------------------------------------------------------------------------------------------------
 

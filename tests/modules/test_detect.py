@@ -1,5 +1,6 @@
 """NaN and infinity stop a run in one sentence, and nothing that holds them is saved."""
 
+import signal
 from functools import partial
 
 import pytest
@@ -76,6 +77,7 @@ def stopped(model, tmp_path, *callbacks, every=1, **options) -> str:
     options = {"max_epochs": 20, "num_sanity_val_steps": 0, "enable_checkpointing": True} | options
     with pytest.raises(NonFiniteError) as error:
         fit(model, callbacks=[*callbacks, saves, SaveOnStop()], **options)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # SaveOnStop gave it back
     kept = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert kept["global_step"] <= AFTER + 1
     for value in kept["state_dict"].values():

@@ -147,7 +147,7 @@ def run(options: Options) -> list[Table]:
             megabytes = count * size * size * 3 / 1e6
             table = Table(
                 f"{count} own images of {size} x {size}, a cache of {megabytes:.0f} MB, decoded once in {seconds:.0f} "
-                f"s; batches of {BATCH}, normalised; memory for the cache simulated"
+                f"s; batches of {BATCH}, normalised; memory for the cache simulated; wall clock"
             )
             ways = {
                 "all (1x)": (None, True),

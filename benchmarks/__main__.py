@@ -19,7 +19,7 @@ import torch
 from benchmarks.harness import Options, write
 from routing_lightning.allocator import keep_freed_memory
 
-NAMES = ("step", "conv", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy", "detect", "threads")
+NAMES = ("step", "conv", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy", "detect", "threads", "memory")
 APART = ("gpu",)  # runs when it is named
 
 

@@ -195,3 +195,31 @@ def test_a_policy_that_is_broken_on_one_process_stops_both(tmp_path, monkeypatch
         fit(MODELS["routed"](router=router), tmp_path, Spoil(broken))
     first, second = ((tmp_path / f"told_{rank}").read_text() for rank in range(2))
     assert first == second and "the policy's row is nan" in first and "depth 1" in first
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_an_image_of_nan_on_one_process_stops_both(model, tmp_path, monkeypatch):
+    made, told = MODELS[model](), detect.Detector._tell
+    original, count = type(made).on_before_batch_transfer, iter(range(100))
+
+    def spoiled(self, batch, dataloader_idx):
+        images, tasks, labels = batch
+        if self.trainer.training:
+            images = images.float() / 255
+            if next(count) == 5 and self.trainer.global_rank == 1:
+                images[0, 0, 2, 2] = torch.nan
+        return original(self, (images, tasks, labels), dataloader_idx)
+
+    def noted(self, module, sentence):
+        (tmp_path / f"told_{module.global_rank}").write_text(sentence)
+        told(self, module, sentence)
+
+    monkeypatch.setattr(type(made), "on_before_batch_transfer", spoiled)
+    monkeypatch.setattr(detect.Detector, "_tell", noted)
+    with pytest.raises(Exception, match=NonFiniteError.__name__):
+        fit(made, tmp_path)
+    first, second = ((tmp_path / f"told_{rank}").read_text() for rank in range(2))
+    assert first == second and first.startswith("an image holds nan or infinity in batch 0 of epoch 1, task ")
+    (kept,) = tmp_path.glob("*.ckpt")
+    for value in torch.load(kept, weights_only=True)["state_dict"].values():
+        assert value.isfinite().all()

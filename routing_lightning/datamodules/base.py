@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from routing_lightning.datamodules.paging import fetch, read_only_what_is_asked_for, scarce
 from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import local_path
@@ -83,6 +84,9 @@ class MultiTaskDataset(Dataset[Batch]):
                 f"[0, {len(images)})"
             )
         self._rows = images.permute(0, 2, 3, 1)
+        self._fetches = scarce(images.numel())
+        if self._fetches:
+            read_only_what_is_asked_for(self._rows)
 
     def __len__(self) -> int:
         """Number of samples N."""
@@ -117,9 +121,15 @@ class MultiTaskDataset(Dataset[Batch]):
         chosen = self._positions(positions).reshape(-1)
         return MultiTaskDataset(self.images, self.index[chosen], self.tasks[chosen], self.labels[chosen])
 
+    def pixels(self, rows: Tensor) -> Tensor:
+        """Copies of images by row, (B,) int64: uint8 (B, H, W, C)."""
+        if self._fetches:
+            fetch(self._rows, rows)
+        return self._rows.index_select(0, rows)
+
     def _gather(self, positions: Tensor) -> Batch:
-        rows = self._rows.index_select(0, self.index[positions])
-        return rows.permute(0, 3, 1, 2), self.tasks[positions], self.labels[positions]
+        images = self.pixels(self.index[positions]).permute(0, 3, 1, 2)
+        return images, self.tasks[positions], self.labels[positions]
 
     def _positions(self, positions: Positions) -> Tensor:
         """The positions as int64, (B,), or () for a single one."""

@@ -516,14 +516,14 @@ def measured_moments(dataset: MultiTaskDataset) -> tuple[list[float], list[float
     rows = torch.unique(dataset.index)
     if len(rows) > MEASURED_IMAGES:
         rows = rows[torch.linspace(0, len(rows) - 1, MEASURED_IMAGES).long()]
-    pixels = dataset.images.permute(0, 2, 3, 1)
-    channels = pixels.shape[3]
+    channels = dataset.images.shape[1]
     total, squares, count = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64), 0
     for chosen in rows.split(64):
-        values = pixels.index_select(0, chosen).reshape(-1, channels).to(torch.float32)
-        total += values.sum(0, dtype=torch.float64)
-        squares += values.square_().sum(0, dtype=torch.float64)
-        count += len(values)
+        # image by image, which a sum in float32 is exact enough for, and four times as fast as one in float64
+        values = dataset.pixels(chosen).flatten(1, 2).to(torch.float32)
+        total += values.sum(1).sum(0, dtype=torch.float64)
+        squares += values.square_().sum(1).sum(0, dtype=torch.float64)
+        count += values.shape[0] * values.shape[1]
     mean = total / count
     std = (squares / count - mean.square()).clamp_min(0).sqrt()
     std[std == 0] = 255

@@ -47,7 +47,8 @@ class Detector:
 
     def __init__(self) -> None:
         self._bad_images: list[int] = []  # their tasks, of the batch under way
-        self._found: str | None = None  # to be told when the processes meet
+        # to be told when the processes meet: after how many batches, and the sentence
+        self._found: tuple[float, str] | None = None
         self._routes: deque[Routed] = deque(maxlen=LOOK)  # since the last look, or before
         self._losses: list[tuple[int, int, Tensor]] = []  # that nobody has waited for yet
 
@@ -131,9 +132,9 @@ class Detector:
         losses, self._losses = self._losses, []
         if losses and not finite(torch.stack([loss for *_, loss in losses])):
             epoch, number, loss = next(entry for entry in losses if not bool(entry[2].isfinite()))
-            self._found = self._found or told(f"the loss is {loss.item()}", where(module, epoch, number), ADVICE)
-        if self._found is None:
-            self._found = self._of_weights(module, batch, self.moved(module))
+            self._keep(module, told(f"the loss is {loss.item()}", where(module, epoch, number), ADVICE))
+        if self._found is None and (sentence := self._of_weights(module, batch, self.moved(module))):
+            self._found = math.inf, sentence  # what spoiled them, on another process perhaps, goes first
         self._meet(module, any_process=True)
 
     def check_state(self, module: "TaskClassifier") -> None:
@@ -221,7 +222,10 @@ class Detector:
         """Stops at once if this is the only process, else when the processes meet: they must stop together."""
         if module.trainer.world_size == 1:
             self._tell(module, sentence)
-        self._found = self._found or sentence
+        self._keep(module, sentence)
+
+    def _keep(self, module: "TaskClassifier", sentence: str) -> None:
+        self._found = self._found or (module.trainer.fit_loop.total_batch_idx, sentence)
 
     def meet(self, module: "TaskClassifier") -> None:
         """Lets the processes tell each other what they have found; all must call it."""
@@ -236,11 +240,12 @@ class Detector:
                 dist.all_reduce(flag, dist.ReduceOp.MAX)
                 if not int(flag):
                     return
-            sentences: list[Any] = [None] * module.trainer.world_size
-            dist.all_gather_object(sentences, found)
-            found = next((sentence for sentence in sentences if sentence is not None), None)
+            of_all: list[Any] = [None] * module.trainer.world_size
+            dist.all_gather_object(of_all, found)
+            # The cause: soon after one process has found it, others find what it did to them.
+            found = min((each for each in of_all if each is not None), key=lambda each: each[0], default=None)
         if found is not None:
-            self._tell(module, found)
+            self._tell(module, found[1])
 
     def _tell(self, module: "TaskClassifier", sentence: str) -> None:
         for callback in module.trainer.checkpoint_callbacks:

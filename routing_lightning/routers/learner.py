@@ -15,7 +15,7 @@ from routing_lightning.routers.host import HostModule
 from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
 
 MOST_CERTAIN = 1e4
-"""Bound of a table's logits: beyond about 100 a softmax is 0 or 1 anyway."""
+"""Bound of a table's logits and a network's weights: beyond about 100 a softmax is 0 or 1 anyway."""
 
 OptimizerMaker = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerMaker = Callable[[Optimizer], LRScheduler]
@@ -167,9 +167,11 @@ class GradientLearner(Learner):
                 if isinstance(value, Tensor) and value.dim() > 0 and value.device != parameter.device:
                     state[name] = value.to(parameter.device)
         optimizer.step()
+        if isinstance(policy, (TabularPolicy, MLPPolicy)):  # an infinite logit would have no softmax
+            for parameter in policy.parameters():
+                if parameter.grad is not None:  # else it has not moved
+                    parameter.data.clamp_(-MOST_CERTAIN, MOST_CERTAIN)
         optimizer.zero_grad()
-        if isinstance(policy, TabularPolicy):  # an infinite logit would have no softmax
-            policy.table.data.clamp_(-MOST_CERTAIN, MOST_CERTAIN)
 
 
 class BaselineLearner(GradientLearner):

@@ -87,6 +87,16 @@ def test_each_image_is_predicted_once_for_the_task(checkpoint, images, tmp_path,
     assert row["route"] == "-".join(map(str, trained.model.router.routes()[3].tolist()))
 
 
+def test_two_processes_predict_what_one_does(checkpoint, images, tmp_path):
+    words = [f"--images={images}", "--task=all"]
+    one = predict(checkpoint, tmp_path, *words)
+    two = predict(checkpoint, tmp_path, *words, "--trainer.devices=2", "--trainer.strategy=ddp_fork")
+    assert len(two) == 7 * 10
+    for ours, theirs in zip(two, one, strict=True):
+        assert float(ours.pop("probability")) == pytest.approx(float(theirs.pop("probability")), abs=1e-5)
+        assert ours == theirs
+
+
 def test_a_table_may_say_the_task_of_each_image(checkpoint, images, tmp_path, recwarn):
     table = tmp_path / "images" / "table.csv"
     table.write_text(

@@ -97,6 +97,34 @@ def test_frozen_old_tasks_keep_their_predictions_to_the_bit(method, data, traine
     assert torch.load(fitted, weights_only=True)["task_names"] == NAMES
 
 
+def test_frozen_old_tasks_keep_their_predictions_on_two_processes(trained, photos, tmp_path):
+    main(["extend", str(trained()), "--data", str(photos / "both"), "--out", str(tmp_path / "new.ckpt")])
+    fitted = fit(tmp_path / "new.ckpt", tmp_path, "--trainer.devices=2", "--trainer.strategy=ddp_fork", epochs=1)
+    assert torch.equal(logits_of_old_tasks(fitted), logits_of_old_tasks(trained()))
+    states = [torch.load(path, weights_only=True)["state_dict"] for path in (tmp_path / "new.ckpt", fitted)]
+    assert any(not torch.equal(value, states[0][name]) for name, value in states[1].items() if ".body." in name)
+
+
+def test_a_network_with_a_slowed_group_is_pruned_and_trains_on(trained, photos, tmp_path):
+    words = ["--data", str(photos / "both"), "--out", str(tmp_path / "new.ckpt"), "--old", "0.1", "--blocks", "3"]
+    main(["extend", str(trained()), *words])
+    sgd = [f"--model.init_args.optimizer{word}" for word in ("=SGD", ".init_args.lr=0.01", ".init_args.momentum=0.9")]
+    fitted, pruned = fit(tmp_path / "new.ckpt", tmp_path, *sgd, epochs=1), tmp_path / "pruned.ckpt"
+    main(["prune", str(fitted), f"--out={pruned}"])
+    assert torch.equal(logits_of_old_tasks(pruned), logits_of_old_tasks(fitted))
+    before, after = (torch.load(path, weights_only=True)["optimizer_states"][0] for path in (fitted, pruned))
+    sizes = [[len(group["params"]) for group in state["param_groups"]] for state in (before, after)]
+    assert len(sizes[1]) == 2 and sum(sizes[1]) < sum(sizes[0]) and after["state"]
+    assert [group["lr"] for group in before["param_groups"]] == [group["lr"] for group in after["param_groups"]]
+    model = load_trained(pruned).model
+    ordered = [parameter for group in model.parameter_groups()[0] for parameter in group["params"]]
+    for place, state in after["state"].items():
+        assert state["momentum_buffer"].shape == ordered[place].shape
+    again = torch.load(fit(pruned, tmp_path / "again", epochs=2), weights_only=True)
+    assert again["global_step"] == 2 * torch.load(fitted, weights_only=True)["global_step"]
+    assert [len(group["params"]) for group in again["optimizer_states"][0]["param_groups"]] == sizes[1]
+
+
 def test_a_resumed_training_of_new_tasks_equals_the_unbroken_one(trained, photos, tmp_path):
     main(["extend", str(trained()), "--data", str(photos / "both"), "--out", str(tmp_path / "new.ckpt")])
     unbroken = fit(tmp_path / "new.ckpt", tmp_path / "a")

@@ -12,7 +12,7 @@ from routing_lightning.callbacks import SaveOnStop
 from routing_lightning.errors import NonFiniteError, UsageError
 from routing_lightning.modules import MultiTaskClassifier, detect
 from routing_lightning.networks import TaskSpecific
-from routing_lightning.routers import WPL, RewardRouter, TabularPolicy
+from routing_lightning.routers import REINFORCE, WPL, MLPPolicy, RewardRouter, TabularPolicy
 from tests.conftest import toy_features, toy_model
 from tests.modules.test_routed import fit
 
@@ -195,6 +195,18 @@ def test_policies(row, every, tmp_path):
     said = stopped(routed(router=RewardRouter(TabularPolicy(), learner)), tmp_path, every=every)
     place = f"batch {2 if every == 1 else 3} of epoch 1, task task_1, depth 3"
     assert said == f"the policy's row is {', '.join(map(str, row))}, which is no distribution, in {place}"
+
+
+def test_a_network_as_policy(tmp_path):
+    """Its rows are nan in the batch that its weights are."""
+
+    def plant(module, batch):
+        for parameter in module.router.policy.parameters():
+            parameter.data.fill_(torch.nan)
+
+    router = RewardRouter(MLPPolicy(4), REINFORCE())
+    said = stopped(routed(router=router), tmp_path, Spoil(plant))
+    assert said.startswith("the policy's row is nan, nan, nan, nan, which is no distribution, in batch 3 of epoch 1")
 
 
 def test_what_is_not_finite_is_never_saved(tmp_path):

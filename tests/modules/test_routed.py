@@ -1,5 +1,6 @@
 import copy
 import csv
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import RoutedClassifier
-from routing_lightning.networks import RoutedLayer
+from routing_lightning.networks import RoutedBackbone, RoutedLayer
 from routing_lightning.nn import LinearBlocks, ModuleBlocks
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.routers import WPL, RewardRouter, TabularPolicy
@@ -348,6 +349,31 @@ def test_plateau_scheduler_follows_its_metric():
 def test_schedulers_and_optimizers_that_cannot_work_are_told(options, message):
     with pytest.raises(UsageError, match=message):
         fit(toy_model(**options), max_epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "keeps"),
+    [
+        (lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9), False),
+        (lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1), False),
+        (lambda o: torch.optim.lr_scheduler.StepLR(o, 1), True),
+        (lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 9), True),
+    ],
+    ids=["OneCycleLR", "CyclicLR", "StepLR", "CosineAnnealingLR"],
+)
+def test_a_schedule_that_would_bring_slower_parts_to_the_rate_of_the_others_is_refused(schedule, keeps):
+    network = partial(RoutedBackbone, layers={"layer4": 2, "fc": None}, trainable=0.1)
+    model = toy_model(
+        network=network,
+        image_shape=(3, 32, 32),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lr_scheduler=schedule,
+    )
+    if keeps:
+        model.configure_optimizers()
+        return
+    with pytest.raises(UsageError, match="take a schedule that multiplies the rate, such as StepLR"):
+        model.configure_optimizers()
 
 
 def test_a_resumed_run_says_which_optimizer_values_it_keeps(tmp_path):

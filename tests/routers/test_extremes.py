@@ -10,6 +10,7 @@ from routing_lightning.routers import (
     WPL,
     ApproximateQLearning,
     ApproximateWPL,
+    MLPPolicy,
     QLearning,
     RewardRouter,
     RoutingSpec,
@@ -35,25 +36,65 @@ REWARDS = st.lists(
 )
 
 
+OF_NETWORKS = [name for name in LEARNERS if MLPPolicy in LEARNERS[name](1e-3, 0.5).policies]
+TASKS = torch.tensor([0, 1, 0, 1])
+SEQUENCES = {
+    "rate": LARGE_RATES,
+    "other": RATES,
+    "gamma": st.sampled_from([0.0, 0.5, 1.0]),
+    "rewards": st.lists(REWARDS, min_size=1, max_size=6),
+}
+
+
+def check(rows: torch.Tensor) -> None:
+    assert rows.isfinite().all() and (rows >= 0).all()
+    torch.testing.assert_close(rows.sum(-1), torch.ones(rows.shape[:-1]))
+
+
+@pytest.mark.parametrize("agents", ["per_task", "dispatched"])
 @pytest.mark.parametrize("name", LEARNERS)
-@settings(max_examples=25, deadline=None)
-@given(
-    rate=LARGE_RATES,
-    other=RATES,
-    gamma=st.sampled_from([0.0, 0.5, 1.0]),
-    rewards=st.lists(REWARDS, min_size=1, max_size=6),
-)
-def test_rows_are_distributions_whatever_was_learned(name, rate, other, gamma, rewards):
-    router = RewardRouter(TabularPolicy(), LEARNERS[name](rate, other), gamma=gamma, collaboration=0.3)
+@settings(max_examples=20, deadline=None)
+@given(**SEQUENCES)
+def test_rows_are_distributions_whatever_was_learned(name, agents, rate, other, gamma, rewards):
+    router = RewardRouter(TabularPolicy(), LEARNERS[name](rate, other), agents, gamma=gamma, collaboration=0.3)
     router.build(RoutingSpec(2, [3, 2], [False, True]))
     generator = torch.Generator().manual_seed(0)
     for final in rewards:
-        trace = router.start(torch.tensor([0, 1, 0, 1]), explore=True, generator=generator)
+        trace = router.start(TASKS, explore=True, generator=generator)
         trace.final_reward = torch.tensor(final)
         router.learn(trace)
-        rows = router.probabilities()
-        assert rows.isfinite().all() and (rows >= 0).all()
-        torch.testing.assert_close(rows.sum(-1), torch.ones(2, 2))
+        check(router.probabilities())
+
+
+@pytest.mark.parametrize("depth_input", ["separate", "one_hot"])
+@pytest.mark.parametrize("name", OF_NETWORKS)
+@settings(max_examples=20, deadline=None)
+@given(**SEQUENCES)
+def test_rows_of_networks_are_distributions_whatever_was_learned(name, depth_input, rate, other, gamma, rewards):
+    torch.manual_seed(0)
+    router = RewardRouter(MLPPolicy(4, depth_input), LEARNERS[name](rate, other), gamma=gamma, collaboration=0.3)
+    router.build(RoutingSpec(2, [3, 3], state_sizes=[5, 5]))
+    for final in [*rewards, None]:
+        trace = router.start(TASKS, explore=True, generator=torch.Generator().manual_seed(0))
+        trace.actions = torch.stack([router.decide(trace, torch.randn(4, 5), depth).actions for depth in range(2)], 1)
+        check(trace.probabilities)
+        if final is not None:
+            trace.final_reward = torch.tensor(final)
+            router.learn(trace)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_rows_of_zeros_become_distributions(name):
+    """A table of nothing but zeros, as a broken checkpoint or a learner of one's own could leave it."""
+    for final in (0.0, 1.0, -1e30):
+        router = RewardRouter(TabularPolicy(), LEARNERS[name](1e-3, 0.5))
+        router.build(RoutingSpec(2, [3, 2], [False, True]))
+        router.policy.table.data.zero_()
+        trace = router.start(TASKS, explore=True)
+        assert (trace.actions < torch.tensor([3, 3])).all()
+        trace.final_reward = torch.full((4,), final)
+        router.learn(trace)
+        check(router.probabilities())
 
 
 def test_an_empty_row_becomes_even():

@@ -105,6 +105,11 @@ class RoutingCLI(LightningCLI):
         """Puts the checkpoint's config, if one is given, before all other values."""
         assert isinstance(args, list)
         words = Words.of(args)
+        if words.command == "predict" and words.value("task") is not None and words.value("images") is None:
+            raise UsageError(
+                f"task is {words.value('task')} but there are no images to predict it for; give them with --images, or "
+                "leave task out: of the test part each image is predicted for the task that it has a label of."
+            )
         self.trusted = tuple(words.trusted)
         first: list[str] = []
         last: list[str] = []

@@ -137,6 +137,12 @@ def one_sentence(message: str) -> str:
             f"{sentence} before there is a model; give a method first, such as --config configs/methods/wpl.yaml, and "
             "what changes it after that"
         )
+    if classes and (missing := _MISSING.search(sentence)):
+        name = classes[-1].rpartition(".")[2]
+        needed = ", ".join(part.strip().rpartition(".")[2] for part in missing[1].split(","))
+        return (
+            f"{'.'.join(keys)}: {name} needs {needed}; give it as {{class_path: {name}, init_args: {{{needed}: ...}}}}"
+        )
     if classes and refused and (allowed := options_of(classes[-1])):
         sentence += f" by {classes[-1].rpartition('.')[2]}, which takes {', '.join(allowed)}{hint(refused[1], allowed)}"
     return sentence

@@ -146,6 +146,10 @@ def refused(capsys, *words: str) -> str:
         (f"--ckpt_path={DIGITS}", "is no checkpoint"),
         ("--config=nowhere.yaml", "nowhere.yaml"),
         ("--data.class_path=Nothing", "Nothing"),
+        (
+            "--model.init_args.network=RoutedBackbone",
+            r"network: RoutedBackbone needs layers; give it as \{class_path: ",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(option, message, tmp_path, capsys):

@@ -1,7 +1,5 @@
 """SaveOnStop: a run that is stopped saves where it stands; checkpoints are written whole."""
 
-import io
-import os
 import signal
 import threading
 from pathlib import Path
@@ -21,6 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from routing_lightning.errors import NonFiniteError, UsageError
 from routing_lightning.paths import local_path
+from routing_lightning.saving import save_whole
 
 TOGETHER = 16
 """Batches after which several processes ask each other whether to stop."""
@@ -41,24 +40,13 @@ class WholeCheckpointIO(TorchCheckpointIO):
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        content = io.BytesIO()
-        torch.save(checkpoint, content)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "wb") as file:
-                file.write(content.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
+            save_whole(checkpoint, Path(path))
         except OSError as error:
             raise UsageError(
-                f"checkpoint {target} cannot be written ({error.strerror}); the last good one is kept: make room and "
+                f"checkpoint {path} cannot be written ({error.strerror}); the last good one is kept: make room and "
                 "go on from it."
             ) from error
-        finally:
-            part.unlink(missing_ok=True)
 
 
 class SaveOnStop(Checkpoint):
@@ -80,7 +68,7 @@ class SaveOnStop(Checkpoint):
         self.requeue = 0
         self._agreed = False
         self._handlers: dict[int, Any] = {}
-        self._path = Path()
+        self._path: Path | None = None
         self._first_step = 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -176,11 +164,14 @@ class SaveOnStop(Checkpoint):
             self._save(trainer)
 
     def _trained(self, trainer: L.Trainer) -> bool:
-        """Whether there is something new to save."""
+        """Whether there is something new to save: not before training began, though a checkpoint has been read."""
+        if self._path is None:
+            return False
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress
         return bool(batches.total.processed > max(0, self._first_step + 1)) and not trainer.fast_dev_run  # type: ignore[attr-defined]
 
     def _save(self, trainer: L.Trainer) -> None:
+        assert self._path is not None
         try:
             trainer.save_checkpoint(self._path)
             rank_zero_info(f"Saved where the run stands: {self._path}")

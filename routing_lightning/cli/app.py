@@ -105,6 +105,11 @@ class RoutingCLI(LightningCLI):
         """Puts the checkpoint's config, if one is given, before all other values."""
         assert isinstance(args, list)
         words = Words.of(args)
+        if words.command == "predict" and words.value("task") is not None and words.value("images") is None:
+            raise UsageError(
+                f"task is {words.value('task')} but there are no images to predict it for; give them with --images, or "
+                "leave task out: of the test part each image is predicted for the task that it has a label of."
+            )
         self.trusted = tuple(words.trusted)
         first: list[str] = []
         last: list[str] = []
@@ -236,9 +241,11 @@ class RoutingCLI(LightningCLI):
     def claim_folder(self, config: Any) -> None:
         """Claims the folder of this run, before anything slow, unless the user has given loggers of their own."""
         name = config.get("name")
-        name = folders.default_name(config) if name is None else folders.checked_name(name)
+        name = None if name is None else folders.checked_name(name)
         if self.subcommand != "fit":
-            name = f"{name}-{self.subcommand}"
+            run = folders.run_of(config.get("ckpt_path"))
+            name = f"{name or run or folders.default_name(config)}-{self.subcommand}"
+        name = name or folders.default_name(config)
         trainer = config.trainer
         own_loggers = trainer.get("logger") not in (None, True, False)
         if trainer.get("fast_dev_run") or trainer.get("barebones") or own_loggers:

@@ -30,7 +30,7 @@ def load(path: Path) -> dict[str, Any]:
         UsageError: if there is no such file or it is no checkpoint.
     """
     if not path.is_file():
-        raise UsageError(f"ckpt_path {path} is no file; give the path of a checkpoint, or last for the newest.")
+        raise UsageError(f"checkpoint {path} is no file; give the path of one.")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:

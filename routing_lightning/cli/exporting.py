@@ -1,7 +1,9 @@
 """The commands that take a trained network away or change its size."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import argument
 
+CHECKPOINT_HELP = "checkpoint of a run; last: the newest one; best: the best of its run"
 TRUST_HELP = "a module of yours that the checkpoint may name; may be given several times"
 
 
@@ -21,7 +24,7 @@ def export(words: Sequence[str]) -> None:
         prog="train.py export",
         description="Write the network of each task as a file that needs nothing of this package.",
     )
-    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help="checkpoint of a run")
+    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help=CHECKPOINT_HELP)
     parser.add_argument(
         "--out", required=True, type=argument, metavar="DIR", help="folder for the files and their manifest"
     )
@@ -41,11 +44,12 @@ def export(words: Sequence[str]) -> None:
 
     from routing_lightning.export.checkpoint import MANIFEST, export_checkpoint
 
+    path = meant(options.checkpoint)
     written = export_checkpoint(
-        options.checkpoint, options.out, options.task, options.format, options.int8, options.input, options.trust
+        path, options.out, options.task, options.format, options.int8, options.input, options.trust
     )
     Console().print(table_of(written))
-    print(f"{len(written)} networks and {MANIFEST} in {options.out}")
+    print(f"{len(written)} network{'s' if len(written) > 1 else ''} and {MANIFEST} in {options.out}")
 
 
 def prune(words: Sequence[str]) -> None:
@@ -53,15 +57,17 @@ def prune(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="train.py prune", description="Write a checkpoint without the blocks that no task uses; it trains on."
     )
-    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help="checkpoint of a run")
+    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help=CHECKPOINT_HELP)
     parser.add_argument("--out", required=True, type=argument, metavar="NEW", help="the new checkpoint")
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST_HELP)
     options = parser.parse_args(words)
+    from routing_lightning.cli.checkpoints import load
     from routing_lightning.export.prune import prune_checkpoint
 
-    layers = prune_checkpoint(options.checkpoint, options.out, options.trust)
+    layers = prune_checkpoint(meant(options.checkpoint), options.out, options.trust)
     show_blocks(layers, "Pruned network")
-    print(f"Train on with: fit --ckpt_path {options.out}; the history of routes begins anew")
+    epochs = load(options.out).get("epoch", -1) + 1
+    print(f"Train on with: {fit_from(options.out, epochs + 20)}\nThe history of routes begins anew.")
 
 
 def extend(words: Sequence[str]) -> None:
@@ -69,7 +75,7 @@ def extend(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="train.py extend", description="Write a checkpoint that new tasks have joined; fit --ckpt_path trains it."
     )
-    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help="checkpoint of a run")
+    parser.add_argument("checkpoint", metavar="CKPT", type=argument, help=CHECKPOINT_HELP)
     parser.add_argument(
         "--data", required=True, type=argument, metavar="PATH", help="folder or manifest of the new tasks' images"
     )
@@ -93,10 +99,31 @@ def extend(words: Sequence[str]) -> None:
     from routing_lightning.export.join import extend_checkpoint
 
     joined, layers = extend_checkpoint(
-        options.checkpoint, options.data, options.out, options.blocks, factor_of(options.old), options.trust
+        meant(options.checkpoint), options.data, options.out, options.blocks, factor_of(options.old), options.trust
     )
     show_blocks(layers, "Extended network")
-    print(f"New tasks: {', '.join(joined)}\nTrain them with: fit --ckpt_path {options.out}")
+    print(f"New tasks: {', '.join(joined)}\nTrain them with: {fit_from(options.out, 20)}")
+
+
+def fit_from(checkpoint: Path, epochs: int) -> str:
+    """The command that trains a checkpoint up to an epoch."""
+    from routing_lightning.cli.tables import program
+
+    return shlex.join([*program(), "fit", "--ckpt_path", str(checkpoint), "--trainer.max_epochs", str(epochs)])
+
+
+def meant(given: Path) -> Path:
+    """The checkpoint that is given by its path, as last or as best; says which one that is.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    from routing_lightning.cli.checkpoints import find
+
+    path = find(str(given), Path())
+    if str(given) in ("last", "best"):
+        print(f"ckpt_path {given}: {path}", flush=True)
+    return path
 
 
 def factor_of(text: str) -> float:
@@ -124,23 +151,28 @@ def show_blocks(layers: dict[str, tuple[int, int]], title: str) -> None:
 
 
 def table_of(written: "Sequence[Exported]") -> "Table":
-    """Parameters, size and time before and after."""
+    """Parameters, size and time of the whole model and of each file; names are never cut off."""
     from rich.table import Table
 
     table = Table(
-        title="Exported networks: before (whole model) -> after (file)", caption="Time of one image, on the CPU"
+        title="Exported networks",
+        caption="ms: one image on the CPU; difference: the largest of a logit; same: predictions",
     )
     for column in ("task", "file"):
-        table.add_column(column)
-    for column in ("parameters", "MB", "ms", "difference", "same predictions"):
-        table.add_column(column, justify="right")
+        table.add_column(column, overflow="fold")
+    for column in ("parameters", "MB", "ms", "difference", "same"):
+        table.add_column(column, justify="right", no_wrap=True)
+    whole = sorted(found.milliseconds[0] for found in written)[len(written) // 2]
+    (parameters, _), (megabytes, _) = written[0].parameters, written[0].megabytes
+    table.add_row("whole model", "", f"{parameters:,}", f"{megabytes:.2f}", f"{whole:.2f}")
+    table.add_section()
     for found in written:
         table.add_row(
             found.task,
             found.path.name,
-            f"{found.parameters[0]:,} -> {found.parameters[1]:,}",
-            f"{found.megabytes[0]:.2f} -> {found.megabytes[1]:.2f}",
-            f"{found.milliseconds[0]:.2f} -> {found.milliseconds[1]:.2f}",
+            f"{found.parameters[1]:,}",
+            f"{found.megabytes[1]:.2f}",
+            f"{found.milliseconds[1]:.2f}",
             f"{found.difference:.1g}",
             f"{100 * found.agreement:.1f} %",
         )

@@ -85,6 +85,13 @@ def default_name(config: Any) -> str:
     return "-".join([method, data, *([f"seed{seed}"] if isinstance(seed, int) and not isinstance(seed, bool) else [])])
 
 
+def run_of(checkpoint: Any) -> str | None:
+    """Name of the run that wrote a checkpoint, by where it lies; None if it does not lie in the folder of a run."""
+    places = [] if checkpoint is None else Path(str(checkpoint)).resolve().parents
+    inside = len(places) > 2 and places[0].name == "checkpoints" and places[2].name == RUNS
+    return places[1].name if inside else None
+
+
 def _method(model: Any) -> str:
     args = _args(model)
     router = args.get("router")

@@ -3,6 +3,7 @@
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 # Warnings that do not concern the user, each with its reason.
@@ -45,8 +46,24 @@ class Teller(logging.StreamHandler):  # type: ignore[type-arg]
         super().emit(record)
 
 
+def _as_told(plain: Callable[..., str]) -> Callable[..., str]:
+    """A way to write warnings by which those of this package stand without their place in the code."""
+
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if filename.startswith(_PACKAGE) and issubclass(category, UserWarning):
+            return f"note: {message}\n"
+        return plain(message, category, filename, lineno, line)
+
+    formatted.told = True  # type: ignore[attr-defined]
+    return formatted
+
+
 def keep_quiet() -> None:
     """Sets up warnings and logging for a command line; does no more the second time."""
+    if not hasattr(warnings.formatwarning, "told"):
+        warnings.formatwarning = _as_told(warnings.formatwarning)
     for message in _IDLE_WARNINGS:
         warnings.filterwarnings("ignore", message)
     # What libraries say to their developers.

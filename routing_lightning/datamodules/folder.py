@@ -192,8 +192,13 @@ class FolderMTLDataModule(MultiTaskDataModule):
         mean, std = self.given_moments
         if (mean is None) != (std is None):
             raise UsageError(f"mean is {mean} and std is {std}: give both, or neither to have them measured")
-        if mean is not None and std is not None and not (len(mean) == len(std) == 3 and all(s > 0 for s in std)):
-            raise UsageError(f"mean is {mean} and std is {std}: give three numbers each, those of std above 0")
+        if mean is not None and std is not None:
+            of_range = all(0 <= number <= 1 for number in (*mean, *std)) and 0 not in std
+            if not (len(mean) == len(std) == 3 and of_range):
+                raise UsageError(
+                    f"mean is {mean} and std is {std}: give three numbers each from 0 to 1, as of images divided "
+                    "by 255, those of std above 0"
+                )
 
     # -- loading -------------------------------------------------------------------------------------------------------
 
@@ -267,7 +272,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
                     f"{sentence} {'is' if len(missing) == 1 else 'are'} missing, looked for in {self.folder}: add or "
                     "unlist them, set root, or set skip_unreadable: true to leave them out"
                 )
-            notes.append(f"left out {sentence} but that are missing")
+            notes.append(f"left out {sentence} but {'is' if len(missing) == 1 else 'are'} missing")
         entries = self._without_doubles(rows, notes)
         rows, tasks, labels, given = (
             values[entries] for values in (rows, listing.tasks, listing.labels, listing.parts)
@@ -280,8 +285,9 @@ class FolderMTLDataModule(MultiTaskDataModule):
         in_train[rows[parts == TRAIN]] = True
         both = sorted(set(rows[(parts != TRAIN) & in_train[rows]].tolist()))
         if both:
+            be = "is" if len(both) == 1 else "are"
             notes.append(
-                f"{some([files[row] for row in both], 'image is', 'images are')} for training in one task and for "
+                f"{some([files[row] for row in both], 'image', 'images')} {be} for training in one task and for "
                 "validation or testing in another, so those figures flatter"
             )
         if listing.rows is not None:
@@ -350,13 +356,15 @@ class FolderMTLDataModule(MultiTaskDataModule):
                 seen = set((rows if rows.ndim == 1 else rows[:, 0].astype(np.int64)).tolist())
             unseen += [f"{listing.task_names[task]}/{name}" for label, name in enumerate(names) if label not in seen]
         if unseen:
-            notes.append(f"{some(unseen, 'label has', 'labels have')} no image for training and cannot be learned")
+            have = "has" if len(unseen) == 1 else "have"
+            notes.append(f"{some(unseen, 'label', 'labels')} {have} no image for training and cannot be learned")
         for part, name in ((VAL, "validation"), (TEST, "test")):
             present = set(plan.tasks[plan.parts == part].tolist())
             absent = [name for task, name in enumerate(listing.task_names) if task not in present]
             absent = [name for name in absent if name not in self.known_tasks]
             if present and absent:
-                notes.append(f"{some(absent, 'task has', 'tasks have')} no {name} images, so no figures for them")
+                have = "has" if len(absent) == 1 else "have"
+                notes.append(f"{some(absent, 'task', 'tasks')} {have} no {name} images, so no figures for them")
         return notes
 
     def _tell(self, notes: list[str]) -> None:

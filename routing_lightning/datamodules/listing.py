@@ -154,6 +154,11 @@ def _values(
             f"{'is no finite number' if len(wrong) == 1 else 'are no finite numbers'}: write them like 3.5 or -2e3, or "
             "leave the cell empty to leave the line out"
         )
+    if values.min() == values.max():
+        raise UsageError(
+            f"{source} has task {task} of kind value with the single value {texts[0]}, so nothing could be learned: "
+            "add others, or leave the task out"
+        )
     mean, spread = float(values.mean()), float(values.std())
     if 0 < spread < 1e-5 * abs(mean):
         raise UsageError(

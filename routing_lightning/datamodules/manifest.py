@@ -13,6 +13,7 @@ from routing_lightning.targets import SEPARATOR, Kind
 NEEDED = ("path", "task", "label")
 SPLIT = "split"
 PARQUET = (".parquet", ".pq")
+TEXT = (".csv", ".tsv", ".txt")
 
 
 def read_manifest(path: Path, kinds: Mapping[str, Kind] | None = None) -> Listing:
@@ -94,7 +95,7 @@ def read_table(path: Path) -> Columns:
         raise UsageError(f"manifest {path} is no file: give a CSV or Parquet file")
     if path.suffix.lower() in PARQUET:
         return _read_parquet(path)
-    if path.suffix.lower() in (".csv", ".tsv", ".txt"):
+    if path.suffix.lower() in TEXT:
         return _read_csv(path)
     raise UsageError(f"manifest {path} ends in {path.suffix or 'nothing'}, but must be .csv or .parquet: rename it")
 

@@ -12,7 +12,7 @@ from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModul
 from routing_lightning.datamodules.decoding import SquareDecoder
 from routing_lightning.datamodules.image_cache import ImageCache
 from routing_lightning.datamodules.listing import folder_contents, some
-from routing_lightning.datamodules.manifest import read_table
+from routing_lightning.datamodules.manifest import PARQUET, TEXT, read_table
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import local_path
 
@@ -67,8 +67,11 @@ class UnlabelledDataModule(MultiTaskDataModule):
     def check_options(self) -> None:
         """Checks the values of the options; see the base class."""
         super().check_options()
-        if not self.source.exists():
-            raise UsageError(f"images {self.source} is not there: give a folder, or a CSV or Parquet file with paths")
+        if not self.source.is_dir() and (
+            not self.source.exists() or self.source.suffix.lower() not in (*TEXT, *PARQUET)
+        ):
+            what = "is neither a folder nor a table" if self.source.exists() else "is not there"
+            raise UsageError(f"images {self.source} {what}: give a folder, or a CSV or Parquet file with paths")
         channels, height, width = self.image_shape
         if channels not in (1, 3) or height != width:
             raise UsageError(
@@ -105,7 +108,7 @@ class UnlabelledDataModule(MultiTaskDataModule):
         pairs = [
             (entry, task)
             for entry in entries
-            for task in ([self._number(table["task"][entry], "the task of a line")] if own else chosen)
+            for task in ([self._number(table["task"][entry], f"the task of {table['path'][entry]}")] if own else chosen)
         ]
         index = torch.tensor([row_of[table["path"][entry]] for entry, _ in pairs])
         tasks = torch.tensor([task for _, task in pairs])
@@ -143,7 +146,7 @@ class UnlabelledDataModule(MultiTaskDataModule):
         """Columns of the table, the folder of its paths, the different files that are there, those that are missing."""
         if self.source.is_dir():
             paths = images_below(self.source)
-            return {"path": paths}, self.source, paths, []
+            return {"path": paths}, self.source, *_there(self.source, paths)
         names, columns = read_table(self.source)
         if "path" not in names:
             raise UsageError(
@@ -153,10 +156,14 @@ class UnlabelledDataModule(MultiTaskDataModule):
         kept = [row for row, path in enumerate(table["path"]) if path]
         table = {name: [values[row] for row in kept] for name, values in table.items() if name}
         folder = self.source.parent
-        paths = list(dict.fromkeys(table["path"]))
-        there = [path for path in paths if os.path.isfile(os.path.join(folder, path))]
-        known = set(there)
-        return table, folder, there, [path for path in paths if path not in known]
+        return table, folder, *_there(folder, list(dict.fromkeys(table["path"])))
+
+
+def _there(folder: Path, paths: list[str]) -> tuple[list[str], list[str]]:
+    """The files that are there, and those that are missing: a table may be old, a link lead nowhere."""
+    there = [path for path in paths if os.path.isfile(os.path.join(folder, path))]
+    known = set(there)
+    return there, [path for path in paths if path not in known]
 
 
 def images_below(root: Path) -> list[str]:

@@ -17,6 +17,7 @@ from routing_lightning.export.prune import routed_names, with_counts
 from routing_lightning.modules import RoutedClassifier
 from routing_lightning.modules.masking import label_mask
 from routing_lightning.modules.pixels import PixelNormalisation
+from routing_lightning.saving import check_new, save_whole
 
 FOLDER = f"{FolderMTLDataModule.__module__}.{FolderMTLDataModule.__name__}"
 # What a folder for new tasks takes over from that of the old ones.
@@ -51,6 +52,7 @@ def extend_checkpoint(
         UsageError: if it cannot be extended; the sentence says why.
     """
     trained = load_trained(checkpoint, trust)
+    target = check_new(out, trained.path)
     model = trained.model
     if not isinstance(model, RoutedClassifier):
         raise UsageError(f"{type(model).__name__} has no blocks that new tasks could share; extend a RoutedClassifier.")
@@ -90,8 +92,7 @@ def extend_checkpoint(
         "class_names": listing.class_names,
         CONFIG_KEY: yaml.safe_dump(config, sort_keys=False),
     }
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(saved, out)
+    save_whole(saved, target)
     return joined, dict(zip(routed_names(model.network), zip(before, after, strict=True), strict=True))
 
 

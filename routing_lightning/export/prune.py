@@ -19,6 +19,7 @@ from routing_lightning.nn.blocks import Blocks, LinearBlocks, ModuleBlocks
 from routing_lightning.nn.conv import ConvBlocks
 from routing_lightning.routers import WPL, FixedRoutes, RewardRouter, RoutingSpec, TabularPolicy
 from routing_lightning.routers.decider import Decider
+from routing_lightning.saving import check_new, save_whole
 
 Kept = list[list[int]]
 """For each routed layer the blocks that stay, ascending."""
@@ -188,6 +189,7 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path, trust: Sequence[st
         UsageError: if it cannot be pruned; the sentence says why.
     """
     trained = load_trained(checkpoint, trust)
+    target = check_new(out, trained.path)
     model = trained.model
     if not isinstance(model, RoutedClassifier):
         raise UsageError(f"{type(model).__name__} has no routed blocks to drop; prune a RoutedClassifier.")
@@ -216,8 +218,7 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path, trust: Sequence[st
     saved["hyper_parameters"] = given
     saved[CONFIG_KEY] = yaml.safe_dump(config, sort_keys=False)
     check_fits(config, given, saved["state_dict"])
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(saved, out)
+    save_whole(saved, target)
     return dict(zip(routed_names(model.network), zip(before, after, strict=True), strict=True))
 
 

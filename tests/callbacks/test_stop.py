@@ -10,6 +10,7 @@ import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from routing_lightning.callbacks.stop import SaveOnStop
 from routing_lightning.errors import UsageError
@@ -81,6 +82,15 @@ def test_an_error_within_a_step_saves_nothing_and_one_outside_does(tmp_path):
         with pytest.raises(RuntimeError, match="mine"):
             fit(MODELS["baseline"](), Breaking(hook), ModelCheckpoint(folder, every_n_epochs=10), SaveOnStop())
         assert (folder / "last.ckpt").exists() == saved
+
+
+def test_an_error_before_training_begins_keeps_its_reason_and_saves_nothing(tmp_path):
+    """The counters of a checkpoint are read before the loop refuses one that was trained for longer."""
+    trainer, _ = fit(MODELS["routed"]())
+    trainer.save_checkpoint(tmp_path / "longer.ckpt")
+    with pytest.raises(MisconfigurationException, match="max_epochs=1"):
+        fit(MODELS["routed"](), SaveOnStop(), ckpt_path=tmp_path / "longer.ckpt", max_epochs=1)
+    assert [file.name for file in tmp_path.iterdir()] == ["longer.ckpt"]
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_so(tmp_path, monkeypatch):

@@ -105,8 +105,13 @@ def test_the_name_says_method_data_and_seed_and_can_be_given(tmp_path):
     cli = main(["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", "--seed_everything=7"])
     assert Path(cli.trainer.log_dir).name == "wpl-digits_mtl-seed7"
     checkpoint = cli.trainer.checkpoint_callback.best_model_path
-    cli = main(["validate", f"--ckpt_path={checkpoint}", f"--trainer.default_root_dir={tmp_path}", "--name=mine"])
-    assert Path(cli.trainer.log_dir).name == "mine-validate"
+    validate = ["validate", f"--ckpt_path={checkpoint}", f"--trainer.default_root_dir={tmp_path}"]
+    assert Path(main([*validate, "--name=mine"]).trainer.log_dir).name == "mine-validate"
+    folder = Path(cli.trainer.log_dir)
+    renamed = folder.rename(folder.with_name("other"))
+    (checkpoint,) = renamed.rglob("*.ckpt")
+    validate[1] = f"--ckpt_path={checkpoint}"
+    assert Path(main(validate).trainer.log_dir).name == "other-validate"  # after the run whose checkpoint it is
 
 
 @pytest.mark.parametrize(
@@ -161,3 +166,10 @@ def test_a_trial_run_writes_nothing(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main([command, SHORT[0], "--trainer.fast_dev_run=true", "--trainer.enable_progress_bar=false"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_the_run_of_a_checkpoint_is_known_by_where_it_lies(tmp_path):
+    place = tmp_path / folders.RUNS / "mine_1" / "checkpoints"
+    assert folders.run_of(place / "best.ckpt") == "mine_1"
+    for other in (None, "new.ckpt", tmp_path / "a" / "mine" / "checkpoints" / "best.ckpt", place.parent / "best.ckpt"):
+        assert folders.run_of(other) is None

@@ -40,6 +40,7 @@ def images(tmp_path) -> Path:
     (root / "empty.jpg").write_bytes(b"")
     (root / "notes.txt").write_text("no image")
     (root / "a" / "up").symlink_to(root)  # a circle
+    (root / "b" / "lost.png").symlink_to(root / "gone.png")  # leads nowhere
     return root
 
 
@@ -75,7 +76,7 @@ def test_each_image_is_predicted_once_for_the_task(checkpoint, images, tmp_path,
         "square.png",
     ]
     (note,) = [str(warning.message) for warning in recwarn if "left out" in str(warning.message)]
-    assert "left out 2 images (empty.jpg: " in note and "torn.png: " in note
+    assert "left out 3 images (b/lost.png: missing, empty.jpg: " in note and "torn.png: " in note
     # what the model itself gives for the picture that needs neither size nor colour changed
     trained = load_trained(checkpoint)
     grey = torch.from_numpy(np.array(Image.open(images / "square.png")))[None, None]
@@ -111,7 +112,7 @@ def test_a_table_may_say_the_task_of_each_image(checkpoint, images, tmp_path, re
 
 
 def test_images_are_found_once_through_links_in_a_circle(images):
-    assert len(images_below(images)) == 9
+    assert len(images_below(images)) == 10
 
 
 def test_a_table_of_the_test_part_goes_where_it_is_told(checkpoint, tmp_path):
@@ -130,7 +131,9 @@ def test_mistakes_are_told_in_a_sentence(checkpoint, images, tmp_path, capsys):
     (tmp_path / "none").mkdir()
     for options, sentence in (
         ([f"--images={images}", "--task=cat"], "task is 'cat': give one of digit_0"),
+        (["--task=digit_3"], "task is digit_3 but there are no images"),
         ([f"--images={tmp_path / 'nowhere'}"], "nowhere is not there"),
+        ([f"--images={images / 'square.png'}"], "square.png is neither a folder nor a table: give a folder, or a CSV"),
         ([f"--images={tmp_path / 'none'}"], "holds no image that can be read"),
         ([f"--images={tmp_path / 'table.csv'}"], "has the columns file, but needs path"),
         (

@@ -86,3 +86,12 @@ def test_warnings_of_others_stay():
         keep_quiet()
         warnings.warn("something that concerns the user", UserWarning, stacklevel=1)
     assert [str(warning.message) for warning in caught] == ["something that concerns the user"]
+
+
+def test_notes_of_this_package_stand_without_their_place_in_the_code():
+    keep_quiet()
+    keep_quiet()  # does no more the second time
+    ours = warnings.formatwarning("left out 2 images.", UserWarning, str(ROOT / "routing_lightning" / "x.py"), 3)
+    assert ours == "note: left out 2 images.\n"
+    theirs = warnings.formatwarning("mind this", UserWarning, "/elsewhere/theirs.py", 3)
+    assert "theirs.py:3" in theirs and "mind this" in theirs

@@ -507,8 +507,8 @@ def test_labels_unseen_in_training_and_images_of_two_parts_are_told(photos):
     rows = [row for row in lines() if row[2] != "huge" or row[3] != "train"]
     rows[0][3] = "test"  # 0.png stays in training for the other task
     told = notes(manifest=str(write_csv(photos / "labels.csv", rows)))[1]
-    assert "1 label has (size/huge) no image for training" in told
-    assert "1 image is (0.png) for training in one task" in told
+    assert "1 label (size/huge) has no image for training" in told
+    assert "1 image (0.png) is for training in one task" in told
 
 
 def test_task_without_training_images_is_told(photos):
@@ -614,6 +614,7 @@ def test_mean_and_std_are_measured_on_the_training_part_or_given(tmp_path):
         ({"sampling": 0.5}, "sampling is 0.5, but must be size, balanced or a temperature"),
         ({"mean": [0.5]}, "give both, or neither"),
         ({"mean": [0.5] * 3, "std": [0.5, 0, 1]}, "those of std above 0"),
+        ({"mean": [124] * 3, "std": [58] * 3}, "from 0 to 1, as of images divided by 255"),
     ],
 )
 def test_options_are_checked(tmp_path, options, sentence):

@@ -97,6 +97,7 @@ def test_a_task_of_one_value_alone_and_of_one_label(photos):
         (lines(), {"weight": "value"}, r"kinds names 1 task \(weight\) that .*csv does not have: it has 3 tasks"),
         (lines(), {"tags": "label"}, "kinds has tags: label, but a task is of classes, labels, value: choose"),
         (lines(), {"kind": "value"}, r"has 40 values \('a' of 0\.png, .*\) in task kind that are no finite"),
+        ([["0.png", "age", "3"], ["1.png", "age", "3.0"]], {"age": "value"}, "the single value 3, so nothing could"),
         ([["0.png", "age", "1"], ["1.png", "age", "inf"]], {"age": "value"}, r"1 value \('inf' of 1\.png\) in task"),
         ([["0.png", "age", "1"], ["1.png", "age", "nan"]], {"age": "value"}, "that is no finite number: write"),
         ([["0.png", "age", "1"], ["1.png", "age", "1e39"]], {"age": "value"}, "that is no finite number"),

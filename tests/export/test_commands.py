@@ -1,5 +1,6 @@
 """``export`` from a checkpoint, and its files in a process that cannot import this package."""
 
+import io
 import json
 import re
 import subprocess
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from routing_lightning.cli import main
+from routing_lightning.cli.exporting import table_of
 from routing_lightning.errors import UsageError
 from routing_lightning.export import load, load_trained
-from routing_lightning.export.checkpoint import file_names, task_number
+from routing_lightning.export.checkpoint import Exported, file_names, task_number
 from routing_lightning.export.load import names_of
 from tests.test_cli import refused, short_fit
 from tests.test_methods import ROOT
@@ -50,7 +53,8 @@ def elsewhere(snippet: str, folder: Path) -> str:
 def test_all_tasks_are_written_and_used_elsewhere(checkpoint, tmp_path, capsys):
     main(["export", str(checkpoint), f"--out={tmp_path / 'exported'}"])
     out = capsys.readouterr().out
-    assert "digit_9" in out and "->" in out
+    assert "whole model" in out and all(f"digit_{digit}.pt2" in out for digit in range(10))  # none cut off
+    assert "10 networks and manifest.json" in out
     manifest = json.loads((tmp_path / "exported" / "manifest.json").read_text())
     assert [network["task"]["name"] for network in manifest["networks"]] == [f"digit_{digit}" for digit in range(10)]
     assert all((tmp_path / "exported" / network["file"]).is_file() for network in manifest["networks"])
@@ -107,9 +111,41 @@ def test_mistakes_are_told_in_a_sentence(checkpoint, tmp_path, capsys):
     assert "is no file" in refused(capsys, "export", str(tmp_path / "none.ckpt"), out)
     assert "task is 'digit_x'; give one of digit_0" in refused(capsys, "export", str(checkpoint), out, "--task=digit_x")
     assert "int8 needs the format onnx" in refused(capsys, "export", str(checkpoint), out, "--int8")
+    for command, more in (("prune", []), ("extend", ["--data=nowhere"])):
+        for place, sentence in ((tmp_path, "is a folder"), (checkpoint, "is the checkpoint that is read")):
+            assert sentence in refused(capsys, command, str(checkpoint), f"--out={place}", *more)
+    assert load_trained(checkpoint)  # unharmed
     plain = tmp_path / "plain.ckpt"
     torch.save({"state_dict": {}}, plain)
     assert "holds no config" in refused(capsys, "export", str(plain), out)
+
+
+def test_last_and_best_mean_what_they_mean_elsewhere(checkpoint, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(next(parent.parent for parent in checkpoint.parents if parent.name == "lightning_logs"))
+    main(["export", "last", f"--out={tmp_path / 'exported'}", "--task=digit_1"])
+    out = capsys.readouterr().out
+    assert f"ckpt_path last: {checkpoint.relative_to(Path.cwd())}" in out and "1 network and manifest.json" in out
+    assert "compared no checkpoints" in refused(capsys, "export", "best", f"--out={tmp_path}")
+    main(["prune", "last", f"--out={tmp_path / 'pruned.ckpt'}"])
+    hint = re.search(r"Train on with: (.*)", capsys.readouterr().out)[1]
+    # beyond the epochs that it was trained for, else there would be nothing to do
+    assert hint.endswith(f"fit --ckpt_path {tmp_path / 'pruned.ckpt'} --trainer.max_epochs 21")
+    monkeypatch.chdir(tmp_path / "exported")
+    assert "there is no checkpoint below" in refused(capsys, "export", "last", f"--out={tmp_path}")
+
+
+def test_names_are_whole_in_a_narrow_terminal():
+    names = ["a task of a rather long name, with comma", "b"]
+    files = [
+        Exported(name, Path(f"{name}.pt2"), (36365312, 11179077), (145.56, 45.06), (65.2, 39.48), 5e-7, 1.0)
+        for name in names
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table_of(files))
+    lines = [line.split("│") for line in console.export_text().splitlines() if line.startswith("│")]
+    for column, whole in ((1, names[0]), (2, f"{names[0]}.pt2")):
+        assert whole.replace(" ", "") in "".join(line[column] for line in lines).replace(" ", "")
+    assert any("11,179,077" in line[3] for line in lines)
 
 
 def test_files_are_called_after_tasks():

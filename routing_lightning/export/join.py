@@ -8,6 +8,7 @@ import lightning as L
 import torch
 import yaml
 
+from routing_lightning.callbacks.stop import WholeCheckpointIO
 from routing_lightning.cli.checkpoints import CONFIG_KEY
 from routing_lightning.datamodules import FolderMTLDataModule, MINMTLDataModule
 from routing_lightning.errors import UsageError
@@ -90,8 +91,7 @@ def extend_checkpoint(
         "class_names": listing.class_names,
         CONFIG_KEY: yaml.safe_dump(config, sort_keys=False),
     }
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(saved, out)
+    WholeCheckpointIO().save_checkpoint(saved, out)  # which may be the file that is read
     return joined, dict(zip(routed_names(model.network), zip(before, after, strict=True), strict=True))
 
 

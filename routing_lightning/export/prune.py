@@ -10,6 +10,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from routing_lightning.callbacks.stop import WholeCheckpointIO
 from routing_lightning.cli.checkpoints import CONFIG_KEY
 from routing_lightning.errors import UsageError
 from routing_lightning.export.load import Trained, load_trained, make
@@ -216,8 +217,7 @@ def prune_checkpoint(checkpoint: str | Path, out: str | Path, trust: Sequence[st
     saved["hyper_parameters"] = given
     saved[CONFIG_KEY] = yaml.safe_dump(config, sort_keys=False)
     check_fits(config, given, saved["state_dict"])
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(saved, out)
+    WholeCheckpointIO().save_checkpoint(saved, out)  # which may be the file that is read
     return dict(zip(routed_names(model.network), zip(before, after, strict=True), strict=True))
 
 

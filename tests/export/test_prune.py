@@ -1,6 +1,7 @@
 """Pruned networks give what they gave, and train on."""
 
 import copy
+import shutil
 from functools import partial
 
 import pytest
@@ -114,6 +115,11 @@ def test_a_pruned_checkpoint_validates_alike_and_trains_on(options, tmp_path):
     cli, path = trained(tmp_path / "run", *small, *options)
     new = tmp_path / "pruned.ckpt"
     main(["prune", str(path), f"--out={new}"])
+    same = tmp_path / "same.ckpt"
+    shutil.copy(path, same)
+    main(["prune", str(same), f"--out={same}"])  # onto the file that is read
+    state, own = (torch.load(each, weights_only=True)["state_dict"] for each in (new, same))
+    assert state.keys() == own.keys() and all(torch.equal(state[name], own[name]) for name in state)
     quiet = ["--trainer.enable_progress_bar=false", f"--trainer.default_root_dir={tmp_path}"]
     values = [main(["validate", f"--ckpt_path={each}", *quiet]).trainer.callback_metrics for each in (path, new)]
     assert values[0] == values[1]

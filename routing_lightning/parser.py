@@ -31,7 +31,8 @@ _MAKER = re.compile(r"Type (?:collections\.abc|typing)\.Callable\[.*?\] expects 
 _MADE = re.compile(r"\. Got value: Namespace\(.*?class_path='([^']+)'.*")
 # Lines of jsonargparse that say how it looked for a fitting type, not what is wrong.
 _NOISE = re.compile(
-    r"(- )?(Does not validate against|Subtypes:|Errors:|Expected a <class 'NoneType'>|Given value)|^-?\s*$"
+    r"(- )?(Does not validate against|Subtypes:|Errors:|Expected a <class 'NoneType'>|Given value|"
+    r"Subclass types expect|a class path \(str\)$|a dict with(out)? .*(entry|class_path\)|given previously\))$)|^-?\s*$"
 )
 
 _NO_PATH = re.compile(r"Expected a path but .* either not accessible or invalid")
@@ -40,10 +41,17 @@ _NO_ATTRIBUTE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 _CHOICES = re.compile(r"Expected a typing\.Literal(\[.*\])\. Got value: (.*)")
 _UNKNOWN = re.compile(r"unrecognized arguments: --([\w.]+)|does not accept option '([\w.]+)'")
+_TYPES = ("Expected a <class", "Not a valid subclass")
+_NO_CLASSES = ("there is no class", "Expected a dot import")
+_LISTS = ("Expected a <class 'list'>", "Expected a <class 'collections.abc.Iterable'>")
+# The value of the innermost place, on a line of its own; that of a place around it is a Namespace.
+_GIVEN = re.compile(r"Given value: (?!Namespace|NestedArg)(.*)")
 _MISSING = re.compile(r"the following arguments are required: (.*)")
 # Where the classes that a config may name by their last name come from.
 _PLACES = (
     *(f"routing_lightning.{room}" for room in ("modules", "networks", "routers", "datamodules", "callbacks")),
+    "lightning.pytorch.callbacks",
+    "lightning.pytorch.loggers",
     "torch.optim",
     "torch.optim.lr_scheduler",
 )
@@ -110,6 +118,7 @@ def one_sentence(message: str) -> str:
     keys: list[str] = []
     classes: list[str] = []
     wrong: list[str] = []
+    given: list[str] = []
     for line in _MAKER.sub("\n", message).splitlines():
         text = line.strip().removeprefix("- ")
         if made := _MADE.search(text):
@@ -121,12 +130,31 @@ def one_sentence(message: str) -> str:
         elif problem := _CLASS.match(text):
             classes.append(problem[1])
             text = text[problem.end() :].strip()
-        if text and not _NOISE.match(text):
+        if value := _GIVEN.match(text):
+            given.append(value[1].rstrip("."))
+        if classes and (missing := _MISSING.match(text)):
+            wrong.append(f"{classes[-1].rpartition('.')[2]} needs {missing[1]}; give it in its init_args")
+        elif text and not _NOISE.match(text):
             wrong.append(clearer(text.rstrip(".")))
+    if given:
+        wrong = [
+            f"{text}. Got value: {given[0]}" if text.startswith(_TYPES) and "Got value" not in text else text
+            for text in wrong
+        ]
     # That something is no file, or no class where a number is wanted, says less than what else is wrong.
     wrong = [text for text in wrong if not _NO_PATH.match(text)] or wrong
+    # What is wrong with a class or its options says more than that the place also takes something else.
+    unknown = [text for text in wrong if text.startswith(_NO_CLASSES)]
+    if unknown and any(text.startswith(_LISTS) for text in wrong):
+        wrong = unknown
+    elif classes:
+        wrong = (
+            [text for text in wrong if not text.startswith((*_TYPES, *_NO_CLASSES))]
+            or [text for text in wrong if not text.startswith((*_LISTS, _TYPES[1]))]
+            or wrong
+        )
     if any(text.startswith("Expected a <class") for text in wrong):
-        wrong = [text for text in wrong if not text.startswith(("Expected a dot import", "there is no class"))]
+        wrong = [text for text in wrong if not text.startswith(_NO_CLASSES)]
     wrong = list(dict.fromkeys(wrong))
     sentence = "; or ".join(wrong) or " ".join(message.split())
     if keys:
@@ -184,7 +212,9 @@ class SentenceParser(LightningArgumentParser):
         sentence = one_sentence(message)
         if unknown := _UNKNOWN.search(sentence):
             name = unknown[1] or unknown[2]
-            sentence = f"there is no option {name}{hint(name, self.known_options())}"
+            known = self.known_options()
+            other = f" of {prog.rpartition(' ')[2]}; another command has it" if name in known else hint(name, known)
+            sentence = f"there is no option {name}{other}"
         elif missing := _MISSING.search(sentence):
             sentence = what_to_give(missing[1])
         print(f"error: {sentence} (options: {prog} --help)", file=sys.stderr)

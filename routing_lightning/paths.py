@@ -15,12 +15,17 @@ def local_path(path: str | os.PathLike[str]) -> str:
     """A path on this machine: ``~`` is the home folder, ``file://`` may stand in front.
 
     Raises:
-        UsageError: if it lies elsewhere, such as ``s3://...`` or ``memory://...``.
+        UsageError: if it lies elsewhere, such as ``s3://...`` or ``memory://...``, or in the home folder of nobody.
     """
     text = os.fspath(path)
     scheme = _SCHEME.match(text)
     if scheme is None:
-        return os.path.expanduser(text)
+        path = os.path.expanduser(text)
+        if path == text and re.match(r"~\w", text):
+            raise UsageError(
+                f"{text} is in the home folder of a user who does not exist; write ./{text} if it is a name."
+            )
+        return path
     if scheme[1] != "file":
         raise UsageError(f"{text} lies on {scheme[1]}, not on this machine; give the path of a folder or file here.")
     return "/" + text[scheme.end() :].lstrip("/")

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -268,6 +268,15 @@ def _alternatives(hint: Any) -> Iterator[Any]:
         yield from _alternatives(typing.get_args(hint)[0])
     elif hint is not None:
         yield hint
+
+
+def takes_null(hint: Any) -> bool:
+    """Whether a place of this type may hold None; also where the type is not known."""
+    kinds = list(_alternatives(hint))
+    return not kinds or any(
+        kind in (type(None), Any, object) or isinstance(kind, TypeVar) or None in typing.get_args(kind)
+        for kind in kinds
+    )
 
 
 def _union(kinds: list[Any]) -> Any:

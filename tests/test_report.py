@@ -481,3 +481,36 @@ def test_report_of_a_run_without_anything_but_its_config(tmp_path):
 def test_report_of_a_run_without_config(tmp_path):
     page = write_report([write_run(tmp_path / "my_run", kind="csv")], tmp_path).read_text()
     assert "my_run" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("config.yaml", b"garbage", "config.yaml holds no keys with values; mend it"),
+        ("config.yaml", b"[1]", "config.yaml holds no keys with values; mend it"),
+        ("config.yaml", b"a: [", "config.yaml is no YAML"),
+        ("config.yaml", b"\xff\xfe\x00", "config.yaml is no YAML"),
+        ("metrics.csv", b"epoch,val/acc\nx,y\n", "metrics.csv is no table of numbers"),
+        ("metrics.csv", b"epoch,val/acc\n\xff\xfe\n", "metrics.csv is no table of numbers"),
+        ("test.json", b"garbage", "test.json is not what a test writes"),
+        ("test.json", b'{"tasks": [{"nothing": 3}]}', "test.json is not what a test writes"),
+        ("test.json", b"[]", "test.json is not what a test writes"),
+        ("routes.npz", b"garbage", "routes.npz cannot be read"),
+    ],
+)
+def test_a_broken_file_of_a_run_is_named_in_one_sentence(name, content, sentence, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config_of() | {"verbose": True}))
+    (tmp_path / "run" / name).write_bytes(content)
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path / "run"), f"--out={tmp_path / 'report'}"])
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and sentence in error, error
+
+
+def test_event_files_that_are_none_leave_the_run_without_curves(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config_of()))
+    (tmp_path / "run" / "events.out.tfevents.1").write_bytes(b"garbage")
+    main(["report", str(tmp_path / "run"), f"--out={tmp_path / 'report'}"])
+    assert (tmp_path / "report" / "report.html").is_file()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from routing_lightning.callbacks.access import log_png, writers
+from routing_lightning.errors import UsageError
 from routing_lightning.plots import draw_tested, figure_png
 from routing_lightning.record import TestedTask, save_test, sum_up
 from routing_lightning.rows import RowGatherer
@@ -26,6 +27,8 @@ class TaskResults(L.Callback):
     """
 
     def __init__(self, most_pictures: int = 24) -> None:
+        if most_pictures < 0:
+            raise UsageError(f"most_pictures of TaskResults is {most_pictures}; give 0 or more.")
         self.most_pictures = most_pictures
         self._batches: list[tuple[Tensor, Tensor, Tensor]] = []
         self._found: list[TestedTask] = []

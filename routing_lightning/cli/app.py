@@ -1,5 +1,6 @@
 """The commands that train and evaluate: LightningCLI with errors in a sentence and a folder for each run."""
 
+import inspect
 import linecache
 import os
 import shlex
@@ -45,12 +46,15 @@ from routing_lightning.cli.words import Words
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
-from routing_lightning.parser import SentenceParser
+from routing_lightning.parser import SentenceParser, one_sentence
 from routing_lightning.paths import local_path
-from routing_lightning.trust import LIBRARIES
+from routing_lightning.trust import LIBRARIES, imported, signature_of, takes_null
 
 # Options of the Trainer, its loggers, callbacks and profilers that name a folder.
 FOLDERS = ("default_root_dir", "dirpath", "save_dir", "log_dir")
+
+# Numbers of the Trainer by which it divides without a look at them.
+ABOVE_ZERO = ("val_check_interval", "check_val_every_n_epoch", "num_nodes")
 
 # What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
 RECORD = tuple(
@@ -205,6 +209,12 @@ class RoutingCLI(LightningCLI):
         """Makes paths those of this machine; names our option where the Trainer would refuse its own."""
         config = self.config[self.subcommand]
         make_local(config.trainer)
+        for key in ("model", "data", "record", "trainer.callbacks", "trainer.logger"):
+            refuse_null(config.get(key), key)
+        for option in ABOVE_ZERO:
+            value = config.trainer.get(option)
+            if isinstance(value, (int, float)) and not value > 0:
+                raise UsageError(f"trainer.{option} is {value}; give a number above 0, or leave it out.")
         for option, off in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
             value = config.trainer.get(option)
             if value not in (off, None) and "RoutedClassifier" in str(config.model.get("class_path")):
@@ -276,6 +286,9 @@ class RoutingCLI(LightningCLI):
             for one in logger if isinstance(logger, list) else [logger]:
                 self.folder = folders.claim_for_logger(one, self._get(self.config, "ckpt_path")) or self.folder
         trial = trainer.get("fast_dev_run")
+        for callback in callbacks:
+            if trial and isinstance(callback, ModelCheckpoint):
+                callback.save_last = None  # Lightning's last look at it forgets that a trial writes nothing
         if trainer.get("barebones"):
             record = []
         elif self.subcommand == "fit" and trainer.get("enable_checkpointing") is not False and not trial:
@@ -290,7 +303,7 @@ class RoutingCLI(LightningCLI):
     def table_path(self) -> Path | None:
         """The file for predictions, if it is given."""
         out = self._get(self.config, "out")
-        return None if out is None else Path(out).expanduser()
+        return None if out is None else Path(local_path(out))
 
     def processes_here(self) -> int:
         """Number of processes of this run on this machine's processor."""
@@ -369,11 +382,41 @@ def make_local(config: Any) -> None:
                 raise UsageError(f"trainer.{key}: {error}") from error
 
 
+def refuse_null(part: Any, place: str) -> None:
+    """Refuses null for an argument of a class that does not take it: the parser lets it through in nested places.
+
+    Raises:
+        UsageError: if there is one.
+    """
+    if isinstance(part, list):
+        for item in part:
+            refuse_null(item, place)
+    path = part.get("class_path") if isinstance(part, Namespace) else None
+    if not isinstance(path, str):
+        return
+    try:
+        hints, defaults = signature_of(imported(path))
+    except ImportError:
+        return
+    given = part.get("init_args")
+    for name, value in (vars(given) if isinstance(given, Namespace) else {}).items():
+        refuse_null(value, f"{place}.init_args.{name}")
+        if value is None and name not in SIZES and defaults.get(name) is not None and not takes_null(hints.get(name)):
+            kind = inspect.formatannotation(hints[name])
+            raise UsageError(f"{place}.init_args.{name} is null; give a value of type {kind}, or leave it out.")
+
+
 def refused_by_lightning(error: BaseException) -> bool:
     """Whether Lightning raised an error itself: a sentence about options of its, and not a mistake within it."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     code = linecache.getline(frame.f_code.co_filename, line)
     return str(frame.f_globals.get("__name__")).startswith("lightning.") and code.strip().startswith("raise ")
+
+
+def raised_in(error: BaseException) -> str:
+    """Name of the module that raised an error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__"))
 
 
 def failed_callback(error: BaseException) -> str | None:
@@ -399,6 +442,9 @@ def usage_error(error: BaseException) -> BaseException | None:
         return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
     if refused_by_lightning(error):
         return UsageError(" ".join(str(error).split()))
+    if raised_in(error).startswith("torch.optim"):
+        sentence = " ".join(str(error).split()).rstrip(".")
+        return UsageError(f"the optimizer or lr_scheduler refuses its values: {sentence}; mend its init_args.")
     callback = None if isinstance(error, UsageError) else failed_callback(error)
     if callback is not None and callback != "NoneType":
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -408,6 +454,9 @@ def usage_error(error: BaseException) -> BaseException | None:
         if isinstance(cause, (UsageError, MisconfigurationException)):
             return cause
         cause = cause.__cause__
+    if raised_in(error).startswith("jsonargparse."):
+        # A class refused what it was given, or needs a library that is not there, such as a logger's.
+        return UsageError(f"{one_sentence(str(error))}; give other values, or leave it out.")
     return None
 
 
@@ -445,6 +494,7 @@ def run(words: list[str]) -> RoutingCLI:
         ValueError,
         TypeError,
         AttributeError,
+        ArithmeticError,
         RuntimeError,
         OSError,
         ImportError,

@@ -42,7 +42,7 @@ def examine(roots: Sequence[Path]) -> None:
         UsageError: if one that was named is no folder.
     """
     for root in roots:
-        if not root.expanduser().is_dir():
+        if not root.is_dir():
             raise UsageError(f"{root} is no folder; give folders of data: train.py doctor ROOT ...")
     todo: list[str] = []
     print(f"routing_lightning {__version__} at {Path(__file__).parents[1]}")
@@ -57,10 +57,10 @@ def examine(roots: Sequence[Path]) -> None:
     _tell_devices(todo)
     print("\ndata:")
     print("  Digits-MTL     comes with scikit-learn")
-    found = [state for root in roots or [Path("data")] for state in data_in(root.expanduser())]
+    found = [state for root in roots or [Path("data")] for state in data_in(root)]
     for state in found:
         print(f"  {state.name:<14} {state.text}")
-    for folder in {root.expanduser() for root in (*roots, Path("."))}:
+    for folder in {*roots, Path(".")}:
         parent = folder if folder.is_dir() else Path(".")
         free = shutil.disk_usage(parent).free / 2**30
         if free < 1 or not os.access(parent, os.W_OK):

@@ -1,9 +1,9 @@
 """The commands ``plot`` and ``report``, which read runs and train nothing."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from routing_lightning.cli.arguments import Arguments
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import argument
 
@@ -12,7 +12,7 @@ RUN_HELP = "a version folder, or a folder with several somewhere in it"
 
 def plot(words: Sequence[str]) -> None:
     """Draws what the router of each run learned: ``plot RUN... [--out DIR] [--block K]``."""
-    parser = argparse.ArgumentParser(prog="train.py plot", description="Draw what the router of a run learned.")
+    parser = Arguments(prog="train.py plot", description="Draw what the router of a run learned.")
     parser.add_argument("runs", nargs="+", metavar="RUN", type=argument, help=RUN_HELP)
     parser.add_argument("--out", type=argument, help="folder for the figures; by default plots/ in each run's folder")
     parser.add_argument(
@@ -39,7 +39,7 @@ def plot(words: Sequence[str]) -> None:
 
 def report(words: Sequence[str]) -> None:
     """Writes a page about runs: ``report RUN... [--out DIR]``."""
-    parser = argparse.ArgumentParser(prog="train.py report", description="Write one HTML page about runs.")
+    parser = Arguments(prog="train.py report", description="Write one HTML page about runs.")
     parser.add_argument("runs", nargs="+", metavar="RUN", type=argument, help=RUN_HELP)
     parser.add_argument(
         "--out", type=argument, default=Path("report"), help="folder for report.html; by default report/"

@@ -1,6 +1,5 @@
 """The commands that take a trained network away or change its size."""
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ if TYPE_CHECKING:
 
     from routing_lightning.export.checkpoint import Exported
 
+from routing_lightning.cli.arguments import Arguments
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import argument
 
@@ -20,7 +20,7 @@ TRUST_HELP = "a module of yours that the checkpoint may name; may be given sever
 
 def export(words: Sequence[str]) -> None:
     """Writes a network per task: ``export CKPT --out DIR [--task NAME] [--format torch|onnx] [--int8]``."""
-    parser = argparse.ArgumentParser(
+    parser = Arguments(
         prog="train.py export",
         description="Write the network of each task as a file that needs nothing of this package.",
     )
@@ -54,7 +54,7 @@ def export(words: Sequence[str]) -> None:
 
 def prune(words: Sequence[str]) -> None:
     """Writes a checkpoint without unused blocks: ``prune CKPT --out NEW.ckpt``."""
-    parser = argparse.ArgumentParser(
+    parser = Arguments(
         prog="train.py prune", description="Write a checkpoint without the blocks that no task uses; it trains on."
     )
     parser.add_argument("checkpoint", metavar="CKPT", type=argument, help=CHECKPOINT_HELP)
@@ -72,7 +72,7 @@ def prune(words: Sequence[str]) -> None:
 
 def extend(words: Sequence[str]) -> None:
     """Writes a checkpoint that new tasks have joined: ``extend CKPT --data PATH --out NEW.ckpt``."""
-    parser = argparse.ArgumentParser(
+    parser = Arguments(
         prog="train.py extend", description="Write a checkpoint that new tasks have joined; fit --ckpt_path trains it."
     )
     parser.add_argument("checkpoint", metavar="CKPT", type=argument, help=CHECKPOINT_HELP)

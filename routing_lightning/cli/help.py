@@ -12,6 +12,7 @@ from routing_lightning.cli.configs import KINDS, config_folder, configs_by_kind,
 from routing_lightning.cli.describe import Description, class_of_package, names_of_classes, trainer
 from routing_lightning.cli.words import Words
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
 
 COMMANDS = {
     "fit": "train a model on data",
@@ -53,7 +54,7 @@ RUN_OPTIONS = (
     ("--name NAME", "name of the run's folder in lightning_logs/ (default: method, data and seed)"),
     ("--seed_everything N", "seed, an integer from 0; true draws one and records it (default: true)"),
     ("--threads N", "threads to compute with; auto goes by the size of a batch (default: auto)"),
-    ("--record LIST", "callbacks that record what the router learns; null: none (default: all five)"),
+    ("--record LIST", "callbacks that record what the router learns; null: none (default: all of them)"),
     ("--trust MODULE", "a module of your own that a checkpoint may name; may be given several times"),
     ("--print_config", "print the config that comes out of all this, and stop"),
 )
@@ -229,7 +230,7 @@ def doctor(words: Sequence[str]) -> None:
         return
     from routing_lightning.cli.doctor import examine
 
-    examine([Path(word) for word in words])
+    examine([Path(local_path(word)) for word in words])
 
 
 def completion(words: Sequence[str]) -> None:

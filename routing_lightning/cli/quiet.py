@@ -43,7 +43,11 @@ class Teller(logging.StreamHandler):  # type: ignore[type-arg]
             self.stream = sys.stdout
         else:
             return
-        super().emit(record)
+        if self.stream is not None:  # as it is where the output was closed
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Says nothing where a message cannot be written: whoever has closed the output does not listen."""
 
 
 def _as_told(plain: Callable[..., str]) -> Callable[..., str]:

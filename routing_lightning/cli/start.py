@@ -34,7 +34,8 @@ def main(args: Sequence[str] | None = None) -> "RoutingCLI | None":
         The CLI after its run, with ``trainer``, ``model`` and ``datamodule``; None after a command that trains nothing.
 
     Raises:
-        SystemExit: with code 1 after a user's mistake, told in one sentence; with 2 for wrong arguments.
+        SystemExit: with code 1 after a user's mistake, told in one sentence; with 2 for wrong arguments; with 130
+            after Ctrl-C outside of a training.
     """
     words = list(sys.argv[1:] if args is None else args)
     try:
@@ -43,9 +44,15 @@ def main(args: Sequence[str] | None = None) -> "RoutingCLI | None":
         from routing_lightning.cli.app import run
 
         return run(words)
+    except BrokenPipeError:  # who read what is said, such as head, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(1) from None
     except (UsageError, OSError, ModuleNotFoundError) as error:
         print(f"error: {sentence_of(error)}", file=sys.stderr)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def sentence_of(error: Exception) -> str:
@@ -63,6 +70,8 @@ def sentence_of(error: Exception) -> str:
         return f"{library} is not installed; install it with: pip install -e . (train.py doctor looks at the rest)."
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; give a path that can be read or written."
+    if isinstance(error, OSError):  # of a file that is open, or of what is printed
+        return f"what comes out cannot be written ({error.strerror or error}); make room, or write to another place."
     return str(error)
 
 
@@ -85,10 +94,11 @@ def run_quick(words: list[str]) -> bool:
         return True
     if texts.answer(words):
         return True
+    parts = Words.of(words)
+    parts.check_configs()
     wait_passively()
     # DDP says of every model all of whose parameters a batch used that it need not have looked for unused ones.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    parts = Words.of(words)
     quiet = any(word.startswith(("--print_config", "--print_shtab")) or ".help" in word for word in words)
     if parts.command in TRAINER_COMMANDS and not quiet and int(os.environ.get("LOCAL_RANK", 0)) == 0:
         print(f"routing_lightning {__version__}: {parts.command}", flush=True)

@@ -9,6 +9,9 @@ from routing_lightning.errors import UsageError
 # Multiply-adds of one training step per thread that pay for waking it.
 _WORK_PER_THREAD = 200e6
 
+MOST = 1024
+"""Threads that may be asked for; each takes memory as soon as it is asked for."""
+
 
 def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
     """Makes threads that wait sleep in place of spinning; before torch is imported, else it has no effect.
@@ -29,16 +32,16 @@ def checked(value: int | str) -> int | None:
     """The number that ``--threads`` says; None for ``auto``.
 
     Raises:
-        UsageError: if it is neither a number from 1 nor ``auto``.
+        UsageError: if it is neither a number from 1 to :data:`MOST` nor ``auto``.
     """
     if value == "auto":
         return None
     try:
         count = int(value)
-    except ValueError:
+    except (ValueError, TypeError):
         count = 0
-    if count < 1 or isinstance(value, bool):
-        raise UsageError(f"threads is {value!r}; give auto, or a number of at least 1.")
+    if not 1 <= count <= MOST or isinstance(value, bool):
+        raise UsageError(f"threads is {value!r}; give auto, or a number from 1 to {MOST}.")
     return count
 
 

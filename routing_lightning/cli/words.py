@@ -8,6 +8,9 @@ from typing import Any
 
 import yaml
 
+from routing_lightning.errors import UsageError
+from routing_lightning.paths import local_path
+
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict")
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -34,6 +37,7 @@ class Words:
     def of(cls, words: Sequence[str]) -> "Words":
         """Takes a command line apart."""
         rest, trusted = _without_trust(words)
+        rest = _with_local_configs(rest)
         position = 0
         while position < len(rest) and rest[position] not in TRAINER_COMMANDS:
             position += 2 if rest[position] in _TAKES_CONFIG else 1
@@ -50,6 +54,15 @@ class Words:
         outer = [content.get(self.command or "") for content in map(_content, _values(self.before, _TAKES_CONFIG))]
         inner = [_content(path) for path in self.values(*_TAKES_CONFIG)]
         return [content for content in (*outer, *inner) if isinstance(content, dict)]
+
+    def check_configs(self) -> None:
+        """Looks at the ``--config`` files before anything slow: what is wrong with one is told with its name.
+
+        Raises:
+            UsageError: if one is no file, or holds no keys with values.
+        """
+        for given in (*_values(self.before, _TAKES_CONFIG), *self.values(*_TAKES_CONFIG)):
+            _check_config(given)
 
     def value(self, option: str) -> Any:
         """Value of a dotted option: of the command line, else of the last config that has it, else None."""
@@ -105,15 +118,51 @@ def _values(words: Sequence[str], options: Sequence[str]) -> Iterator[str]:
                 yield words[position + 1]
 
 
+def _with_local_configs(words: Sequence[str]) -> list[str]:
+    """The words, with ``~`` and ``file://`` written out in the paths of configs."""
+    rest: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if rest and rest[-1] in _TAKES_CONFIG:
+            rest.append(local_path(word))
+        else:
+            rest.append(f"{name}={local_path(value)}" if equals and name in _TAKES_CONFIG else word)
+    return rest
+
+
+def _check_config(given: str) -> None:
+    try:
+        is_file = Path(given).is_file()
+    except (OSError, ValueError):  # a text too long for a name, or with a null byte
+        is_file = False
+    shape = "give keys with values, as the files in configs have them"
+    try:
+        content = yaml.safe_load(Path(given).read_text(encoding="utf-8") if is_file else given)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"config {given} is no text in UTF-8 (byte {error.start}); {shape}.") from error
+    except RecursionError as error:
+        raise UsageError(f"config {given:.100} is nested too deeply; {shape}.") from error
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = problem or "a character that YAML does not allow"
+        raise UsageError(f"config {given:.100} is no YAML ({problem}{place}); {shape}.") from error
+    if isinstance(content, dict):
+        return
+    if is_file:
+        raise UsageError(f"config {given} holds {'nothing' if content is None else 'no keys'}; {shape}.")
+    raise UsageError(f"config {given!r} is no file; give the path of one (`methods` lists those that there are).")
+
+
 def _content(path: str) -> dict[str, Any]:
     """Content of a config file; empty if it cannot be read."""
     try:
-        text = Path(path).expanduser().read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError):
         text = path  # a config may be given as text
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

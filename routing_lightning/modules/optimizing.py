@@ -103,7 +103,7 @@ class OptimizingModule(L.LightningModule):
             scheduler = self.make_lr_scheduler(optimizer)
             if len(factors) > 1:
                 check_keeps_factors(scheduler, optimizer, factors)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             raise UsageError(
                 f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
             ) from error

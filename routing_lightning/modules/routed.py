@@ -283,7 +283,7 @@ class RoutedClassifier(TaskClassifier):
         self.shared_parameters = [p for p in self.trained_parameters() if id(p) not in blocks]
         try:
             routers = self.router.configure()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             raise UsageError(f"the router's optimizer refuses its values: {error}; mend its init_args.") from error
         if not routers:
             return own

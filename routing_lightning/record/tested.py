@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from routing_lightning.errors import UsageError
 from routing_lightning.record.route_record import write_whole
 
 TEST_FILE = "test.json"
@@ -96,8 +97,15 @@ def save_test(tasks: list[TestedTask], folder: Path) -> Path:
 
 
 def load_test(folder: Path) -> list[TestedTask]:
-    """Reads it again; nothing if the folder has none."""
+    """Reads it again; nothing if the folder has none.
+
+    Raises:
+        UsageError: if the file holds something else.
+    """
     path = folder / TEST_FILE
     if not path.is_file():
         return []
-    return [TestedTask(**task) for task in json.loads(path.read_text(encoding="utf-8"))["tasks"]]
+    try:
+        return [TestedTask(**task) for task in json.loads(path.read_text(encoding="utf-8"))["tasks"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not what a test writes ({error}); test again, or leave this run out.") from error

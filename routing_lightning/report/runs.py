@@ -144,19 +144,26 @@ def read_run(folder: Path) -> Run:
     """Reads a run from its folder; what is missing there stays empty.
 
     Raises:
-        UsageError: if its config cannot be read.
+        UsageError: if its config or table of metrics cannot be read.
     """
     run = Run(folder)
     config = folder / "config.yaml"
     if config.is_file():
         try:
             run.config = yaml.safe_load(config.read_text()) or {}
-        except yaml.YAMLError as error:
-            raise UsageError(f"{config} is no YAML ({error}); mend it, or leave this run out.") from error
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(f"{config} is no YAML ({reason}); mend it, or leave this run out.") from error
+        if not isinstance(run.config, dict):
+            raise UsageError(f"{config} holds no keys with values; mend it, or leave this run out.")
     if any(folder.glob("events.out.tfevents.*")):
         _read_events(run)
     if not run.epochs and (folder / "metrics.csv").is_file():
-        _read_csv(run)
+        try:
+            _read_csv(run)
+        except (csv.Error, ValueError, TypeError) as error:
+            metrics = folder / "metrics.csv"
+            raise UsageError(f"{metrics} is no table of numbers ({error}); mend it, or leave this run out.") from error
     return run
 
 

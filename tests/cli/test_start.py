@@ -178,7 +178,8 @@ def test_doctor_looks_at_folders_alone(word, capsys):
 
 @pytest.mark.parametrize("command", ["plot", "report", "export"])
 def test_what_is_not_installed_is_named(command, capsys, monkeypatch, tmp_path):
-    for name in [name for name in sys.modules if name.startswith(("routing_lightning.report", "rich", "matplotlib"))]:
+    own = [f"routing_lightning.{room}" for room in ("callbacks", "export", "plots", "report")]
+    for name in [name for name in sys.modules if name.startswith((*own, "rich", "matplotlib"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -1,0 +1,217 @@
+"""Mistakes that would pass the parser, or that it would tell in words of its own: each ends in one sentence."""
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from routing_lightning.cli import main
+from routing_lightning.parser import one_sentence
+from tests.cli.test_values import DIGITS, ROOT, SHORT, refused
+
+TRIAL = f"--config={DIGITS}", "--trainer.fast_dev_run=true", "--trainer.accelerator=cpu"
+MODEL, DATA = "--model.init_args.", "--data.init_args."
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "holds nothing"),
+        (b"[1, 2]", "holds no keys"),
+        (b"3", "holds no keys"),
+        (b"name: caf\xe9", r"no text in UTF-8 \(byte 9\)"),
+        (bytes(range(256)), "no text in UTF-8"),
+        (b"model:\n\tx: 1", r"no YAML \(found character '\\t' .*line 2, column 1\)"),
+        (b"a: [", "no YAML"),
+        (b"a: \x00", "no YAML"),
+        (b"[" * 3000, "nested too deeply"),
+        (b"model: !!python/object/apply:os.system [ls]", "no YAML"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_config_that_is_none_is_told_with_its_name(content, sentence, folder, capsys):
+    import re
+
+    (folder / "mine.yaml").write_bytes(content)
+    for words in (["fit", "--config=mine.yaml"], ["fit", "--config", DIGITS, "--config", "mine.yaml"]):
+        found = refused(capsys, *words)
+        assert re.search(f"error: config mine.yaml .*{sentence}", found)
+
+
+@pytest.mark.parametrize("given", ["nowhere.yaml", "", ".", "null", "x" * 5000, "a\nb"])
+def test_a_config_that_is_no_file_is_told(given, capsys):
+    assert "is no file; give the path of one" in refused(capsys, "fit", "--config", given)
+
+
+def test_configs_may_begin_at_home_or_with_file(folder, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / "mine.yaml").write_text(Path(DIGITS).read_text())
+    for given in ("~/mine.yaml", f"file://{folder}/mine.yaml", "{seed_everything: 3}"):
+        with pytest.raises(SystemExit) as stop:
+            main(["fit", f"--config={DIGITS}", "--config", given, "--print_config"])
+        assert stop.value.code == 0 and "DigitsMTLDataModule" in capsys.readouterr().out
+    assert "not on this machine" in refused(capsys, "fit", "--config=memory://mine.yaml")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        f"{DATA}batch_size",
+        f"{DATA}val_fraction",
+        f"{MODEL}network.init_args.depth",
+        f"{MODEL}network.init_args.features.init_args.filters",
+        f"{MODEL}router.init_args.gamma",
+        f"{MODEL}router.init_args.learner.init_args.policy_lr",
+        f"{MODEL}optimizer.init_args.lr",
+    ],
+)
+def test_null_where_a_value_is_needed_is_told(option, capsys):
+    assert f"error: {option[2:]} is null; give a value of type" in refused(capsys, "fit", *TRIAL, f"{option}=null")
+
+
+def test_null_where_it_means_something_passes():
+    cli = main(
+        ["fit", *TRIAL, f"{MODEL}lr_scheduler=null", f"{MODEL}network.init_args.num_blocks=null", "--record=null"]
+    )
+    assert cli.model.make_lr_scheduler is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([f"{MODEL}optimizer=torch.optim.SparseAdam"], "refuses its values: SparseAdam does not support dense"),
+        ([f"{MODEL}lr_scheduler.init_args.step_size=0"], "lr_scheduler refuses its values"),
+        (["--trainer.val_check_interval=0"], "trainer.val_check_interval is 0; give a number above 0"),
+        (["--trainer.check_val_every_n_epoch=0"], "trainer.check_val_every_n_epoch is 0"),
+        (["--threads=99999999999"], "threads is 99999999999; give auto, or a number from 1 to 1024"),
+        (["--threads=null"], "threads is 'null'"),
+        (["--trainer.logger=NeptuneLoger"], "trainer.logger: there is no class NeptuneLoger"),
+        (["--trainer.logger=CSVLogger"], "trainer.logger: CSVLogger needs save_dir; give it in its init_args"),
+        (["--trainer.logger=[CSVLogger, TensorBoardLogger]"], "CSVLogger needs save_dir"),
+        (["--trainer.callbacks=EarlyStoping"], "no class EarlyStoping; did you mean EarlyStopping?"),
+        (["--trainer.callbacks=EarlyStopping"], "trainer.callbacks: EarlyStopping needs monitor; give it in its"),
+        (["--trainer.callbacks=[EarlyStopping]"], "trainer.callbacks: EarlyStopping needs monitor; give it in its"),
+        (
+            ["--record=[{class_path: TaskResults, init_args: {most_pictures: -1}}]"],
+            "most_pictures of TaskResults is -1",
+        ),
+        (["--record=nope"], "record: Expected a <class 'list'>. Got value: nope"),
+        (["--data=[]"], "data: Not a valid subclass of MultiTaskDataModule. Got value: [] (options"),
+        ([f"{MODEL}router=null"], "model: RoutedClassifier needs router; give it in its init_args"),
+        ([f"{MODEL}optimizer.init_args.lr=nan"], "model.optimizer.lr: Expected a <class 'float'>. Got value: nan ("),
+        (["--trainer.default_root_dir=~nobody_at_all/x"], "home folder of a user who does not exist"),
+    ],
+    ids=lambda value: value[0][:60] if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_once_with_its_place(words, sentence, capsys):
+    assert sentence in refused(capsys, "fit", *TRIAL, *words)
+
+
+def test_a_logger_whose_library_is_missing_is_told(monkeypatch, capsys):
+    from lightning.pytorch.loggers import WandbLogger
+
+    def missing(self, *args, **kwargs):
+        raise ModuleNotFoundError("Requirement 'wandb>=0.12.10' not met.")
+
+    monkeypatch.setattr(WandbLogger, "__init__", missing)
+    for given in ("WandbLogger", "[WandbLogger]"):
+        words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.logger={given}"]
+        assert "error: Requirement 'wandb>=0.12.10' not met" in refused(capsys, *words)
+
+
+def test_a_trial_writes_nothing(folder):
+    save = "{class_path: ModelCheckpoint, init_args: {monitor: val/loss, save_last: true}}"
+    main(["fit", *TRIAL, f"--trainer.callbacks=[{save}]"])
+    assert list(folder.iterdir()) == []
+
+
+def test_predictions_go_to_no_other_machine(capsys):
+    words = ["predict", f"--config={DIGITS}", *SHORT, "--trainer.logger=false", "--out"]
+    assert "not on this machine" in refused(capsys, *words, "memory://p.csv")
+
+
+def test_folders_of_data_that_doctor_looks_at_are_paths_like_others(folder, capsys):
+    main(["doctor", f"file://{folder}"])
+    assert f"not in {folder}" in capsys.readouterr().out
+    assert "not on this machine" in refused(capsys, "doctor", "s3://data")
+
+
+def test_sentences_of_the_parser_do_not_say_how_it_looked():
+    message = """Parser key "data":
+  Does not validate against any of the Union subtypes
+  Errors:
+    - Not a valid subclass of Data
+      Subclass types expect one of:
+      - a class path (str)
+      - a dict with class_path entry
+      - a dict without class_path but with init_args entry (class path given previously)
+      - a dict with parameters accepted by the base class (implicit class_path)
+    - Expected a <class 'NoneType'>
+  Given value type: <class 'list'>
+  Given value: [1]"""
+    assert one_sentence(message) == "data: Not a valid subclass of Data. Got value: [1]"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["plot"], "error: no RUN given; usage: train.py plot"),
+        (["plot", "x", "--block=abc"], "error: argument --block: invalid int value: 'abc'"),
+        (["report", "x", "--ouut", "y"], "error: there is no option ouut; did you mean --out?"),
+        (["report", "x", "--ou", "y"], "error: there is no option ou; did you mean --out?"),  # not guessed
+        (["report", "memory://x"], "error: argument RUN: memory://x lies on memory, not on this machine"),
+        (["export", "x.ckpt"], "error: no --out given; usage: train.py export"),
+        (["export", "x.ckpt", "--out=e", "--format=foo"], "invalid choice: 'foo'"),
+        (["prune", "x.ckpt", "y.ckpt", "--out=e"], "error: unrecognized arguments: y.ckpt"),
+        (["extend", "x.ckpt", "--out=e"], "error: no --data given"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_of_the_readers_are_one_line_too(words, sentence, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and sentence in line and line.endswith(f"(options: train.py {words[0]} --help)")
+
+
+def test_an_option_of_another_command_is_not_offered_as_the_nearest(capsys):
+    found = refused(capsys, "validate", *TRIAL, "--images=x")
+    assert "there is no option images of validate; another command has it" in found
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["fit", *TRIAL, "--record=null"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("how", ["| true", ">&-"])
+def test_whoever_does_not_listen_gets_no_traceback(words, how):
+    line = f"sleep 0.2; {shlex.join([sys.executable, str(ROOT / 'train.py'), *words])}"
+    done = subprocess.run(["bash", "-c", f"({line}) {how}"], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("after", [0.4, 1.5])
+def test_ctrl_c_before_the_training_is_no_traceback(after):
+    words = [sys.executable, str(ROOT / "train.py"), "fit", f"--config={DIGITS}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("routing_lightning")  # what follows takes seconds
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and error == "stopped by Ctrl-C\n"
+
+
+def test_a_full_disk_behind_the_output_is_one_sentence():
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    line = f"{shlex.join([sys.executable, str(ROOT / 'train.py'), 'doctor'])} > /dev/full"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    (sentence,) = done.stderr.splitlines()
+    assert done.returncode == 1 and sentence.startswith("error: what comes out cannot be written (No space left")

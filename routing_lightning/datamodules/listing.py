@@ -154,7 +154,7 @@ def _values(
             f"{'is no finite number' if len(wrong) == 1 else 'are no finite numbers'}: write them like 3.5 or -2e3, or "
             "leave the cell empty to leave the line out"
         )
-    if values.min() == values.max():
+    if len(values) > 1 and values.min() == values.max():  # a task may begin with one sample
         raise UsageError(
             f"{source} has task {task} of kind value with the single value {texts[0]}, so nothing could be learned: "
             "add others, or leave the task out"

@@ -21,7 +21,7 @@ BELOW = {
     "datamodules": {"noise", "paths", "targets", "trust"},
     "record": set(),
     "plots": {"record"},
-    "callbacks": {"record", "paths", "plots", "rows", "routers", "targets"},
+    "callbacks": {"record", "paths", "plots", "rows", "routers", "saving", "targets"},
     "report": {"record", "paths", "plots"},
 }
 

@@ -101,7 +101,9 @@ MODELS = {"routed": routed, "by_network": by_network, "baseline": baseline}
 
 def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, **options) -> tuple[Trainer, Curves]:
     curves = Curves()
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": bool(callbacks)}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    # Lightning adds a ModelCheckpoint, which writes into the working directory, where nobody else saves.
+    quiet["enable_checkpointing"] = any(isinstance(callback, Checkpoint) for callback in callbacks)
     trainer = Trainer(
         **{
             "accelerator": "cpu",

@@ -126,7 +126,8 @@ class OptimizingModule(L.LightningModule):
     def lr_scheduler_step(self, scheduler: Any, metric: Any = None) -> None:
         """Steps a scheduler, if it is not one that looks at a metric.
 
-        :meth:`~routing_lightning.modules.TaskClassifier.on_train_epoch_end` steps those. Lightning would do it after checkpoints are saved, which then lack the step.
+        :meth:`~routing_lightning.modules.TaskClassifier.on_train_epoch_end` steps those. Lightning
+        would do it after checkpoints are saved, which then lack the step.
         """
         if is_plateau(scheduler):
             return

@@ -148,7 +148,7 @@ def refused(capsys, *words: str) -> str:
         ("--data.class_path=Nothing", "Nothing"),
         (
             "--model.init_args.network=RoutedBackbone",
-            r"network: RoutedBackbone needs layers; give it as \{class_path: ",
+            "network: RoutedBackbone needs layers; give it in its init_args",
         ),
     ],
 )

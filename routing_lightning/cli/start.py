@@ -1,9 +1,12 @@
 """Where a command line begins: answers at once what needs no torch, and hands on the rest."""
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from routing_lightning import __version__
@@ -41,9 +44,7 @@ def main(args: Sequence[str] | None = None) -> "RoutingCLI | None":
     try:
         if run_quick(words):
             return None
-        from routing_lightning.cli.app import run
-
-        return run(words)
+        return import_run()(words)
     except BrokenPipeError:  # who read what is said, such as head, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise SystemExit(1) from None
@@ -53,6 +54,35 @@ def main(args: Sequence[str] | None = None) -> "RoutingCLI | None":
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def import_run() -> "Callable[[list[str]], RoutingCLI]":
+    """Imports what trains.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, also where a library in the midst of its import made another error of it, or
+            none.
+    """
+    pressed = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, note) if is_main else None
+    try:
+        from routing_lightning.cli.app import run
+    except Exception:
+        if not pressed:
+            raise
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+    return run
 
 
 def sentence_of(error: Exception) -> str:

@@ -1,13 +1,14 @@
 """How many threads a run computes with."""
 
 import os
+import time
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from routing_lightning.errors import UsageError
 
 # Multiply-adds of one training step per thread that pay for waking it.
-_WORK_PER_THREAD = 200e6
+_WORK_PER_THREAD = 400e6
 
 MOST = 1024
 """Threads that may be asked for; each takes memory as soon as it is asked for."""
@@ -45,10 +46,43 @@ def checked(value: int | str) -> int | None:
     return count
 
 
+class Moment(NamedTuple):
+    """Seconds of the clock, of processor time of the whole machine (None: it does not tell), and of this process."""
+
+    clock: float
+    machine: float | None
+    own: float
+
+
+def moment() -> Moment:
+    """This moment."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _idle, _wait, *interrupts = map(int, file.readline().split()[1:9])
+        machine = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        machine = None
+    return Moment(time.monotonic(), machine, time.process_time())
+
+
+_START = moment()
+
+
+def busy_cores(since: Moment | None = None) -> float:
+    """Cores that others keep busy: since the start of the imports, which take seconds; else in the last minute.
+
+    The load of the last minute also counts what has ended, such as the run before this one.
+    """
+    since, now = since or _START, moment()
+    elapsed = now.clock - since.clock
+    if since.machine is not None and now.machine is not None and 1 <= elapsed <= 60:
+        return max(0.0, now.machine - since.machine - (now.own - since.own)) / elapsed
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
 def free_cores() -> int:
-    """Usable cores that nobody else keeps busy, at least 1, by the load of the last minute."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(1, round(available_cores() - load))
+    """Usable cores that nobody else keeps busy, at least 1."""
+    return max(1, round(available_cores() - busy_cores()))
 
 
 def best_number(batch_size: int, image_shape: tuple[int, ...], cores: int, processes: int = 1) -> int:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ ROOT = Path(__file__).parents[2]
     ("batch", "shape", "cores", "processes", "count"),
     [
         (32, (1, 8, 8), 16, 1, 1),  # the digits
-        (16, (3, 32, 32), 2, 1, 2),  # CIFAR
+        (16, (3, 32, 32), 2, 1, 1),  # CIFAR
+        (64, (3, 32, 32), 2, 1, 2),
         (16, (3, 32, 32), 1, 1, 1),
         (256, (3, 32, 32), 8, 1, 8),
         (256, (3, 32, 32), 8, 4, 2),
@@ -31,9 +33,30 @@ def test_small_steps_take_one_thread_and_large_ones_the_free_cores(batch, shape,
 
 def test_cores_that_others_keep_busy_are_not_counted(monkeypatch):
     monkeypatch.setattr(threads, "available_cores", lambda: 8)
-    for load, free in ((0.0, 8), (2.2, 6), (40.0, 1)):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0))
+    start = threads.Moment(100.0, 1_000.0, 0.5)
+    monkeypatch.setattr(threads, "_START", start)
+    for others, free in ((0.0, 8), (2.2, 6), (40.0, 1)):
+        # ten seconds later, of which this process worked nine
+        monkeypatch.setattr(threads, "moment", lambda o=others: threads.Moment(110.0, 1_009.0 + 10 * o, 9.5))
         assert threads.free_cores() == free
+
+
+@pytest.mark.parametrize("later", [0.5, 3_600.0])
+@pytest.mark.parametrize("machine", [None, 1_000.0])
+def test_the_load_of_the_last_minute_serves_where_the_time_since_the_start_does_not(later, machine, monkeypatch):
+    monkeypatch.setattr(threads, "available_cores", lambda: 8)
+    monkeypatch.setattr(threads, "_START", threads.Moment(0.0, machine, 0.0))
+    monkeypatch.setattr(threads, "moment", lambda: threads.Moment(later, machine, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.2, 0, 0))
+    assert threads.free_cores() == 6
+
+
+def test_the_machine_has_worked_at_least_as_long_as_this_process():
+    begun = threads.moment()
+    while time.process_time() < begun.own + 0.3:
+        sum(range(10_000))
+    now = threads.moment()
+    assert begun.machine is None or now.machine - begun.machine >= 0.2
 
 
 @pytest.mark.parametrize("value", [0, -1, "x", "1.5", True])

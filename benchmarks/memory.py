@@ -53,17 +53,17 @@ class CacheInMemory:
         self.start = images.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
         self.size = images.data_ptr() + images.numel() - self.start
         self.pages = np.zeros(-(-self.size // mmap.PAGESIZE), np.uint8)
-        self.library = ctypes.CDLL(None)
+        self.libc = ctypes.CDLL(None)
 
     def look(self) -> float:
         """MB in memory."""
         arguments = ctypes.c_void_p(self.start), ctypes.c_size_t(self.size), ctypes.c_void_p(self.pages.ctypes.data)
-        assert self.library.mincore(*arguments) == 0
+        assert self.libc.mincore(*arguments) == 0
         return int((self.pages & 1).sum()) * mmap.PAGESIZE / 1e6
 
     def drop(self) -> None:
         """Leaves nothing of it in memory."""
-        self.library.madvise(ctypes.c_void_p(self.start), ctypes.c_size_t(self.size), mmap.MADV_DONTNEED)
+        self.libc.madvise(ctypes.c_void_p(self.start), ctypes.c_size_t(self.size), mmap.MADV_DONTNEED)
         drop(self.path)
 
 

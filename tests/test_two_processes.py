@@ -156,18 +156,23 @@ def huge_loss(module, batch):
     module.masked = partial(lambda masked, logits, tasks: masked(logits, tasks) * torch.inf, module.masked)
 
 
+def note_what_is_told(folder, monkeypatch):
+    """Writes the sentence of each process to a file of its own."""
+    told = detect.Detector._tell
+
+    def noted(self, module, sentence):
+        (folder / f"told_{module.global_rank}").write_text(sentence)
+        told(self, module, sentence)
+
+    monkeypatch.setattr(detect.Detector, "_tell", noted)
+
+
 @pytest.mark.parametrize("what", [huge_loss, nan_gradient])
 @pytest.mark.parametrize("model", ["routed", "baseline"])
 def test_what_one_finds_stops_both_with_the_same_sentence(model, what, tmp_path, monkeypatch):
     monkeypatch.setattr(detect, "LOOK", 2)
     monkeypatch.setattr("routing_lightning.modules.classifier.LOOK", 2)
-    told = detect.Detector._tell
-
-    def noted(self, module, sentence):
-        (tmp_path / f"told_{module.global_rank}").write_text(sentence)
-        told(self, module, sentence)
-
-    monkeypatch.setattr(detect.Detector, "_tell", noted)
+    note_what_is_told(tmp_path, monkeypatch)
     with pytest.raises(Exception, match=NonFiniteError.__name__):
         fit(MODELS[model](), tmp_path, Spoil(what))
     first, second = ((tmp_path / f"told_{rank}").read_text() for rank in range(2))
@@ -184,13 +189,7 @@ def test_a_policy_that_is_broken_on_one_process_stops_both(tmp_path, monkeypatch
         for parameter in module.router.parameters():
             parameter.data.fill_(torch.nan)
 
-    told = detect.Detector._tell
-
-    def noted(self, module, sentence):
-        (tmp_path / f"told_{module.global_rank}").write_text(sentence)
-        told(self, module, sentence)
-
-    monkeypatch.setattr(detect.Detector, "_tell", noted)
+    note_what_is_told(tmp_path, monkeypatch)
     with pytest.raises(Exception, match=NonFiniteError.__name__):
         fit(MODELS["routed"](router=router), tmp_path, Spoil(broken))
     first, second = ((tmp_path / f"told_{rank}").read_text() for rank in range(2))

@@ -106,6 +106,10 @@ class Detector:
     def see_joint(self, module: "TaskClassifier", batch: int, trace: Trace) -> None:
         """Looks at the trace of all processes' samples, which is the same on all of them, before the router learns."""
         self._routes.append(Routed(module.current_epoch, batch, trace.tasks, trace.actions))
+        other = trace.alternative_reward
+        if other is not None and bool(other.isnan().any()):
+            place = where(module, module.current_epoch, batch, trace.tasks[other.isnan()])
+            self._tell(module, told("the reward of another route is nan", place, ADVICE))
         if module.trainer.world_size > 1 and trace.final_reward is not None and not finite(trace.final_reward):
             self._meet(module)
 

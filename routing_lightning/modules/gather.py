@@ -41,19 +41,26 @@ class TraceGatherer:
         depth = trace.actions.shape[1]
         # float64 holds labels up to 2^53 and every float32 exactly.
         columns = [trace.tasks[:, None], trace.agents[:, None], trace.actions, trace.final_reward[:, None]]
-        given = trace.probabilities if trace.states else None
+        given, other = trace.probabilities if trace.states else None, trace.alternatives
+        if other is not None:
+            assert trace.alternative_reward is not None
+            columns += [other, trace.alternative_reward[:, None]]
         if given is not None:
             columns.append(given.flatten(1))
         rows = torch.cat([column.double() for column in columns], dim=1)
         parts = self.rows(rows, device)
         joint = torch.cat(parts)
         sizes = [len(part) for part in parts]
+        widths = [1, 1, depth, 1, *([] if other is None else [depth, 1])]
+        tasks, agents, actions, reward, *rest = joint.split([*widths, joint.shape[1] - sum(widths)], 1)
         return replace(
             trace,
-            tasks=joint[:, 0].long(),
-            agents=joint[:, 1].long(),
-            actions=joint[:, 2 : 2 + depth].long(),
+            tasks=tasks[:, 0].long(),
+            agents=agents[:, 0].long(),
+            actions=actions.long(),
             states=[_gather_states(state.detach().flatten(1), sizes) for state in trace.states],
-            final_reward=joint[:, 2 + depth].float(),
-            probabilities=None if given is None else joint[:, 3 + depth :].reshape(len(joint), depth, -1).float(),
+            final_reward=reward[:, 0].float(),
+            alternatives=None if other is None else rest[0].long(),
+            alternative_reward=None if other is None else rest[1][:, 0].float(),
+            probabilities=None if given is None else rest[-1].reshape(len(joint), depth, -1).float(),
         )

@@ -1,6 +1,7 @@
 """RoutedClassifier: the network learns by SGD, the router in its own way, in one training step."""
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier
+from routing_lightning.modules.copying import copy_block
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
 from routing_lightning.modules.making import made
@@ -219,6 +221,8 @@ class RoutedClassifier(TaskClassifier):
         if detector is not None:
             detector.see_route(self, batch_idx, trace, losses)
         self.take_gradients(losses, self.router.auxiliary_loss(trace), tasks)
+        if trace.alternatives is not None:
+            trace.alternative_reward = self.reward_otherwise(trace, tasks, labels)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.step_optimizer()
             self.step_schedulers("step")
@@ -230,6 +234,8 @@ class RoutedClassifier(TaskClassifier):
         self.router.learn(trace)
         if detector is not None:
             detector.see_returns(self, batch_idx, trace)
+        for copied in self.router.copies():
+            copy_block(self.network.calls[copied.depth].blocks, copied, self.trainer.optimizers[0])
         if self.trainer.is_last_batch:
             self.step_schedulers("epoch")
 
@@ -255,6 +261,13 @@ class RoutedClassifier(TaskClassifier):
         if self.objective is None:
             return reward
         return torch.where(self.objective.asked(tasks, hits.device).classes, reward, -losses)
+
+    @torch.no_grad()
+    def reward_otherwise(self, trace: Trace, tasks: Tensor, labels: Tensor) -> Tensor:
+        """Reward of each sample if it had taken the alternatives of its trace, (N,) float32 on the host."""
+        logits = self.masked(self.network.otherwise(trace), tasks)
+        losses = self.losses(logits, tasks, labels, apart=True)
+        return self.reward(self.hits(logits, tasks, labels), losses, tasks).float().cpu()
 
     def take_gradients(self, losses: Tensor, auxiliary: Tensor | None, tasks: Tensor) -> None:
         """Adds the gradients of a batch's loss to those since the last step.
@@ -399,11 +412,20 @@ class RoutedClassifier(TaskClassifier):
         """Forgets the blocks of a run that was broken off; see the base class."""
         self.network.reset_active()
         super().on_train_start()
+        self.router.plan(self.planned_batches())
         self.timed_checkpoints = [
             callback
             for callback in self.trainer.checkpoint_callbacks
             if isinstance(callback, ModelCheckpoint) and callback._train_time_interval is not None
         ]
+
+    def planned_batches(self) -> float:
+        """Number of batches of the whole training, infinite where nobody knows."""
+        trainer = self.trainer
+        epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
+        steps = math.inf if trainer.max_steps == -1 else trainer.max_steps
+        by_epochs = epochs * trainer.num_training_batches if trainer.num_training_batches else 0
+        return min(by_epochs, steps * self.accumulate_grad_batches)
 
     def resume(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`on_save_checkpoint` added."""

@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
+from routing_lightning.networks.otherwise import as_before, children_from, keep, start_of
 from routing_lightning.networks.pace import check_factor, freeze_old, old_parameters
 from routing_lightning.networks.probe import probe
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
@@ -77,6 +78,7 @@ class RoutingNetwork(nn.Module):
             [layer.blocks.num_blocks for layer in self.calls],
             [layer.allow_pass for layer in self.calls],
             [call.state_size for call in found],
+            [self.layers.index(layer) for layer in self.calls],
         )
         self.router.build(spec)
         return output
@@ -108,9 +110,53 @@ class RoutingNetwork(nn.Module):
         tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else self._checked(tasks)
         trace = self.router.start(tasks, explore=explore, generator=generator)
         with RoutingPass(self, trace) as routing:
-            x = self.body(x)
+            x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
         routing.close()
         return x, trace
+
+    def _run_and_keep(self, x: Tensor, trace: Trace) -> Tensor:
+        """Runs the body, and keeps what :meth:`otherwise` needs."""
+        assert trace.alternatives is not None
+        asked = (trace.alternatives >= 0).any(0).nonzero().flatten().tolist()
+        start = start_of(self.body, self.calls, asked[0] if asked else 0)
+        if start.child is None:
+            trace.kept = keep(start, x, own=False)
+            return cast(Tensor, self.body(x))
+        for number, child in enumerate(cast(nn.Sequential, self.body)):
+            if number == start.child:
+                trace.kept = keep(start, x, own=isinstance(child, RoutedLayer))
+            x = child(x)
+        return x
+
+    @torch.no_grad()
+    def otherwise(self, trace: Trace) -> Tensor:
+        """What the body had given in the pass of a trace if each sample had taken the trace's ``alternatives``.
+
+        All else is as it was: weights, so ask before the optimizer steps, mode, the noise of dropout, and the other
+        actions. Batches are normalised by their statistics in training, but move no running ones. Only the part of
+        the network above the first of those depths is run, where the body is an ``nn.Sequential``. No gradient. Asked
+        once: what the trace kept is dropped.
+
+        Args:
+            trace: of a pass whose router asked for alternatives.
+
+        Returns:
+            As :meth:`forward`.
+
+        Raises:
+            UsageError: if the trace kept nothing.
+        """
+        kept, other = trace.kept, trace.alternatives
+        if kept is None or other is None:
+            raise UsageError("the trace of this pass knows no alternatives; ask once, and where its router wants them.")
+        trace.kept = None
+        actions = other.where(other >= 0, trace.actions)
+        parts = children_from(self.body, kept.start)
+        x: Tensor = kept.x
+        with as_before(kept, parts), ForcedPass(self.calls, actions, kept.start.depth):
+            for part in parts:
+                x = part(x)
+        return x
 
     def _checked(self, tasks: Tensor) -> Tensor:
         """Tasks (N,) as int64 on the host.
@@ -265,6 +311,26 @@ class RoutingPass(OpenPass):
             )
         if self.router.uses_state:
             self.trace.actions = torch.stack(self.actions, 1)
+
+
+class ForcedPass(OpenPass):
+    """A pass in which the actions are given.
+
+    Args:
+        calls: the routed layer of each depth.
+        actions: (N, D) int64 on the host.
+        depth: number of routed layers that were called before.
+    """
+
+    def __init__(self, calls: Sequence[RoutedLayer], actions: Tensor, depth: int) -> None:
+        super().__init__(calls)
+        self.actions = actions
+        self.depth = depth
+
+    def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
+        """Sends each sample through its block."""
+        self.depth += 1
+        return cast(Tensor, layer.blocks(x, self.actions[:, self.depth - 1]))
 
 
 class Scale(nn.Module):

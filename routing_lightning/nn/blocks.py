@@ -77,6 +77,13 @@ class Blocks(nn.Module):
         """Parameters of one block."""
         raise TypeError(f"{type(self).__name__} does not say what a block holds: override block_parameters")
 
+    @torch.no_grad()
+    def copy_block(self, source: int, targets: Iterable[int]) -> None:
+        """Gives blocks the parameters, and buffers, of another one of this set."""
+        for target in targets:
+            for ours, theirs in zip(self.block_parameters(target), self.block_parameters(source), strict=True):
+                ours.copy_(theirs)
+
     def single(self, block: int) -> nn.Module:
         """A block as a module of its own: a copy, made of ordinary modules."""
         raise TypeError(f"{type(self).__name__} does not say how a block stands alone: override single")
@@ -100,7 +107,7 @@ class Blocks(nn.Module):
             raise UsageError(f"a layer got {len(actions)} actions for {len(x)} samples; give one per sample.")
         actions = actions.cpu()
         route = Route.of(actions, self.num_blocks, x.device)
-        if self.training:
+        if self.training and torch.is_grad_enabled():
             self.active.update(route.blocks)
         if not route.passed:
             return self.apply_route(x, route)
@@ -226,6 +233,13 @@ class ModuleBlocks(Blocks):
         pieces = torch.unsafe_split_with_sizes(reorder(x, route.order, route.inverse), route.sizes)
         outputs = [self.blocks[block](piece) for block, piece in zip(route.blocks, pieces, strict=True)]
         return reorder(torch.cat(outputs), route.inverse, route.order)
+
+    @torch.no_grad()
+    def copy_block(self, source: int, targets: Iterable[int]) -> None:
+        """Gives blocks the state of another one; see the base class."""
+        state = self.blocks[source].state_dict()
+        for target in targets:
+            self.blocks[target].load_state_dict(state)
 
     def single(self, block: int) -> nn.Module:
         """A copy of the block's module."""

@@ -1,7 +1,7 @@
 """Convolutional function blocks: a layer of the paper's SimpleConvNet (section 4), many of it at one place."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -344,6 +344,15 @@ class ConvBlocks(Blocks):
         running[0].copy_(mean)
         running[1].copy_(var)
         return found
+
+    @torch.no_grad()
+    def copy_block(self, source: int, targets: Iterable[int]) -> None:
+        """Gives blocks the weights, and running statistics, of another one; see the base class."""
+        targets = list(targets)
+        super().copy_block(source, targets)
+        for running in (self.running_mean, self.running_var):
+            if running is not None:
+                running[targets] = running[source]
 
     def single(self, block: int) -> nn.Module:
         """The block as ordinary modules: convolution, normalisation, pooling, ReLU.

@@ -1,9 +1,11 @@
 """Routers: who decides which block a sample takes, and how that is learned. Pure torch."""
 
-from routing_lightning.routers.base import Decision, Router, RoutingSpec, Trace
+from routing_lightning.routers.base import BlockCopy, Decision, Router, RoutingSpec, Trace
+from routing_lightning.routers.branching import BranchingRouter
 from routing_lightning.routers.fixed import FixedRoutes
 from routing_lightning.routers.gumbel import GumbelRouter
 from routing_lightning.routers.learner import GradientLearner, Learner
+from routing_lightning.routers.paired import PairedDifference
 from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
 from routing_lightning.routers.q_learning import ApproximateQLearning, QLearning
 from routing_lightning.routers.reinforce import REINFORCE
@@ -17,6 +19,8 @@ __all__ = [
     "WPL",
     "ApproximateQLearning",
     "ApproximateWPL",
+    "BlockCopy",
+    "BranchingRouter",
     "CollaborationReward",
     "Decision",
     "FixedRoutes",
@@ -24,6 +28,7 @@ __all__ = [
     "GumbelRouter",
     "Learner",
     "MLPPolicy",
+    "PairedDifference",
     "Policy",
     "QLearning",
     "RewardRouter",

@@ -20,18 +20,21 @@ class RoutingSpec:
         num_blocks: number of blocks at each of the D depths.
         may_pass: whether each depth has PASS as a further action, the last one; nowhere by default.
         state_sizes: size of the state before each depth; None where it is not known.
+        layers: which layer each depth is a call of, by number; by default each is a layer of its own.
     """
 
     num_tasks: int
     num_blocks: Sequence[int]
     may_pass: Sequence[bool] = ()
     state_sizes: Sequence[int | None] = ()
+    layers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         depth = len(self.num_blocks)
         object.__setattr__(self, "num_blocks", list(self.num_blocks))
         object.__setattr__(self, "may_pass", list(self.may_pass) or [False] * depth)
         object.__setattr__(self, "state_sizes", list(self.state_sizes) or [None] * depth)
+        object.__setattr__(self, "layers", list(self.layers) or list(range(depth)))
 
     @property
     def num_actions(self) -> list[int]:
@@ -70,7 +73,11 @@ class Trace:
         scores: what a router that learns by the gradient of the loss keeps of each depth for its auxiliary loss.
         probabilities: (N, D, K) float32 on the host, what each action was drawn from; zeros beyond K_d. None where
             nobody asks for them.
+        alternatives: (N, D) int64 on the host, another action at a depth, of which the router wants to know the reward
+            that the sample would have got; -1: none there. None where nobody asks.
+        kept: what the network needs to run the batch again with those.
         final_reward: (N,) float32, r_final.
+        alternative_reward: (N,) float32, what r_final had been with ``alternatives``.
         rewards: (N, D) float32, the immediate rewards r_i.
         returns: (N, D) float32, the returns R_i (paper, Algorithm 3).
     """
@@ -83,7 +90,10 @@ class Trace:
     states: list[Tensor] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     probabilities: Tensor | None = None
+    alternatives: Tensor | None = None
+    kept: Any = None
     final_reward: Tensor | None = None
+    alternative_reward: Tensor | None = None
     rewards: Tensor | None = None
     returns: Tensor | None = None
 
@@ -99,6 +109,20 @@ class Decision(NamedTuple):
 
     actions: Tensor
     weight: Tensor | None = None
+
+
+class BlockCopy(NamedTuple):
+    """A block whose weights others of its layer are to begin with.
+
+    Attributes:
+        depth: a depth of the layer, in [0, D).
+        source: the block.
+        targets: the others.
+    """
+
+    depth: int
+    source: int
+    targets: list[int]
 
 
 class Router(nn.Module):
@@ -172,6 +196,20 @@ class Router(nn.Module):
 
         Every process gets the same trace and must end with the same router: draw no noise here.
         """
+
+    def plan(self, batches: float) -> None:
+        """Learns how long the training is to be, before it starts.
+
+        Args:
+            batches: number of batches, infinite where nobody knows.
+
+        Raises:
+            UsageError: if the router has to know.
+        """
+
+    def copies(self) -> list[BlockCopy]:
+        """Blocks to be copied now, with what the optimizer keeps of them; asked once after each :meth:`learn`."""
+        return []
 
     def hold_tasks(self, count: int) -> None:
         """Keeps the routes of the first tasks as they are, whatever comes.

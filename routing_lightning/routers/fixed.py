@@ -18,6 +18,8 @@ class FixedRoutes(HostModule, Router):
             there are enough blocks; ``"shared"``: one block per depth for all. Or, for each task, its block at each
             depth: D numbers for each of T tasks.
         seed: seed of the draw, at least 0, apart from the seed of the training.
+        shared_depths: at so many depths, the first ones, all tasks take block 0 whatever ``routes`` says, at least 0.
+            With ``own`` and a network of four convolutions first, 4 is the paper's task specific-all-fc.
 
     Attributes:
         table: (T, D) int64 on the host, the routes. Part of the checkpoint.
@@ -29,14 +31,22 @@ class FixedRoutes(HostModule, Router):
     uses_state = False
     table: Tensor
 
-    def __init__(self, routes: Literal["random", "own", "shared"] | list[list[int]] = "random", seed: int = 0) -> None:
+    def __init__(
+        self,
+        routes: Literal["random", "own", "shared"] | list[list[int]] = "random",
+        seed: int = 0,
+        shared_depths: int = 0,
+    ) -> None:
         super().__init__()
+        if shared_depths < 0:
+            raise UsageError(f"shared_depths of FixedRoutes is {shared_depths}; give a number of depths, at least 0.")
         if seed < 0:
             raise UsageError(f"seed of FixedRoutes is {seed}; give at least 0.")
         if not isinstance(routes, (list, tuple)) and routes not in ("random", "own", "shared"):
             raise UsageError(f"routes of FixedRoutes is {routes!r}; give 'random', 'own', 'shared' or a list per task.")
         self.given = routes
         self.seed = seed
+        self.shared_depths = shared_depths
 
     def build(self, spec: RoutingSpec) -> None:
         """Makes the table.
@@ -45,7 +55,12 @@ class FixedRoutes(HostModule, Router):
             UsageError: if given routes do not fit the network.
         """
         super().build(spec)
+        if self.shared_depths > len(spec.num_blocks):
+            raise UsageError(
+                f"shared_depths of FixedRoutes is {self.shared_depths}; the network has {len(spec.num_blocks)} depths."
+            )
         self.register_buffer("table", self._routes(spec))
+        self.table[:, : self.shared_depths] = 0
 
     def _routes(self, spec: RoutingSpec) -> Tensor:
         tasks, sizes = torch.arange(spec.num_tasks), spec.num_actions

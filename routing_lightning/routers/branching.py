@@ -1,0 +1,252 @@
+"""BranchingRouter: tasks part from a common network one depth at a time, by paired counterfactual rewards."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from routing_lightning.errors import UsageError
+from routing_lightning.routers.base import BlockCopy, Router, RoutingSpec, Trace
+from routing_lightning.routers.decider import Decider
+from routing_lightning.routers.draw import draw
+from routing_lightning.routers.host import HostModule
+from routing_lightning.routers.learner import Learner
+from routing_lightning.routers.paired import PairedDifference
+from routing_lightning.routers.policies import TabularPolicy
+
+
+class BranchingRouter(HostModule, Router):
+    """Finds where tasks share and where they part, by staged counterfactual branching.
+
+    All tasks start on one common block everywhere. One depth at a time is opened: the weights of the common block, and
+    what the optimizer keeps of them, are copied into the other blocks of the depth, and each sample takes one of its
+    task's candidates, as the task's policy draws: the common block or the task's own. Besides the training step the
+    part of the network above that depth is run once more on the batch, without a gradient, each sample with another
+    candidate than it took; the difference of its two rewards, all else being equal, moves the policy. The depth is
+    closed when most tasks are certain, or after a number of batches, and each task keeps its favourite there. After the
+    last depth the routes stay.
+
+    Copies of one block start out equal, so a task that parts loses nothing but what the others' samples taught; and
+    since the rest of the network is settled, the comparison is about this depth alone.
+
+    Block K - 1 of a layer of K blocks is the common one, block t % K is task t's own: give each layer a block more than
+    there are tasks, or the last task has no choice. PASS is never taken.
+
+    Rewards: the model's ``final_reward``; ``negative_loss`` tells more than ``correct``.
+
+    Args:
+        learner: what moves a policy, a table of each task's candidates, by the gains; :class:`PairedDifference` by
+            default; :class:`WPL` and others see the gain as the return.
+        candidates: C, how many blocks a task chooses from at a depth, at least 2: the common one, its own, and those
+            that the next tasks would own.
+        order: which depth is opened first: ``"last_first"``, ``"first_last"``, or a list of depths, from 1, each at
+            most once; at those left out all tasks share.
+        search: share of the training in which to search at most, in (0, 1]; divided evenly among the depths.
+        stage: in its place, the most batches that a depth is open, at least 1.
+        shortest: share of those after which a depth may close, in [0, 1].
+        certainty: probability of its favourite from which on a task is certain, in (0.5, 1); 0.88 is a logit of 2.
+        quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
+        most: bound of a gain, above 0: a single sample must not decide.
+
+    Attributes:
+        progress: (3,) int64 on the host: number of depths opened so far (D + 1 when the search is over), batches since
+            the last was opened, and the most of them. Part of the checkpoint, as the table of the policy is.
+
+    Raises:
+        UsageError: if a value is out of its range.
+    """
+
+    uses_state = False
+    progress: Tensor
+
+    def __init__(
+        self,
+        learner: Learner | None = None,
+        candidates: int = 2,
+        order: Literal["last_first", "first_last"] | list[int] = "last_first",
+        search: float = 0.3,
+        stage: int | None = None,
+        shortest: float = 0.15,
+        certainty: float = 0.88,
+        quorum: float = 0.9,
+        most: float = 2.0,
+    ) -> None:
+        super().__init__()
+        checks: list[tuple[str, Any, bool, str]] = [
+            ("candidates", candidates, candidates >= 2, "at least 2"),
+            ("search", search, 0 < search <= 1, "a share in (0, 1]"),
+            ("stage", stage, stage is None or stage >= 1, "a number of batches, at least 1, or null"),
+            ("shortest", shortest, 0 <= shortest <= 1, "a share in [0, 1]"),
+            ("certainty", certainty, 0.5 < certainty < 1, "a probability in (0.5, 1)"),
+            ("quorum", quorum, 0 < quorum <= 1, "a share in (0, 1]"),
+            ("most", most, 0 < most < math.inf, "a finite number above 0"),
+        ]
+        for name, value, right, allowed in checks:
+            if not right:
+                raise UsageError(f"{name} of BranchingRouter is {value}; give {allowed}.")
+        if isinstance(order, str) and order not in ("last_first", "first_last"):
+            raise UsageError(f"order of BranchingRouter is {order!r}; give 'last_first', 'first_last' or depths.")
+        self.decider = Decider(TabularPolicy(), PairedDifference() if learner is None else learner)
+        self.candidates = candidates
+        self.order = order
+        self.search, self.stage, self.shortest = search, stage, shortest
+        self.certainty, self.quorum, self.most = certainty, quorum, most
+        self._copies: list[BlockCopy] = []
+
+    def build(self, spec: RoutingSpec) -> None:
+        """Makes the tables; see the base class.
+
+        Raises:
+            UsageError: if ``order`` names a depth that there is not, or one twice.
+        """
+        super().build(spec)
+        depth = len(spec.num_blocks)
+        self.depths = _depths(self.order, depth)
+        self.decider.build(spec.num_tasks, RoutingSpec(spec.num_tasks, [self.candidates] * depth))
+        blocks = torch.tensor(spec.num_blocks).view(1, -1, 1)
+        tasks = torch.arange(spec.num_tasks).view(-1, 1, 1)
+        others = (tasks + torch.arange(self.candidates - 1)) % blocks
+        common = (blocks - 1).expand(spec.num_tasks, -1, 1)
+        self.blocks = torch.cat([common, others], 2)  # (T, D, C), the block of each candidate
+        self.register_buffer("progress", torch.tensor([0, 0, self.stage or 0]))
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def plan(self, batches: float) -> None:
+        """Divides the search among the depths, unless a checkpoint or ``stage`` has done so; see the base class."""
+        if int(self.progress[2]):
+            return
+        if not math.isfinite(batches):
+            raise UsageError(
+                f"search of BranchingRouter is {self.search}, a share of the training, but nobody knows how long that "
+                "is; set trainer.max_epochs or max_steps, or stage of the router."
+            )
+        self.progress[2] = max(1, round(self.search * batches / max(1, len(self.depths))))
+
+    @property
+    def open_depth(self) -> int | None:
+        """The depth at which tasks may part now, from 0; None before and after the search."""
+        opened = int(self.progress[0])
+        return self.depths[opened - 1] if 0 < opened <= len(self.depths) else None
+
+    def _advance(self) -> None:
+        """Closes the open depth if it is time, and opens the next one."""
+        opened, batches, most = self.progress.tolist()
+        if opened > len(self.depths):
+            return
+        if opened:
+            certain = self._policies()[:, self.depths[opened - 1]].amax(-1) > self.certainty
+            enough = batches >= self.shortest * most and certain.float().mean() >= self.quorum
+            if not enough and batches < most:
+                return
+        self.progress[:2] = torch.tensor([opened + 1, 0])
+        if opened < len(self.depths):
+            self._open(self.depths[opened], self.depths[:opened])
+
+    def _open(self, depth: int, before: Sequence[int]) -> None:
+        layers = self.spec.layers
+        if layers[depth] in [layers[other] for other in before]:
+            return  # its blocks have parted already
+        source = self.spec.num_blocks[depth] - 1
+        targets = sorted(set(self.blocks[:, depth].flatten().tolist()) - {source})
+        self._copies.append(BlockCopy(depth, source, targets))
+
+    def copies(self) -> list[BlockCopy]:
+        """The common block of a depth that was opened just now; see the base class."""
+        found, self._copies = self._copies, []
+        return found
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    def _policies(self) -> Tensor:
+        """Distribution of each task over its candidates at each depth: (T, D, C)."""
+        return self.decider.rows(torch.arange(self.spec.num_tasks))
+
+    def _favourites(self) -> Tensor:
+        """Favourite candidate of each task at each depth, the common block where nothing is known yet: (T, D)."""
+        found = self._policies().argmax(-1)
+        closed = torch.zeros(found.shape[1], dtype=torch.bool)
+        closed[self.depths[: int(self.progress[0])]] = True
+        return found.where(closed, torch.zeros_like(found))
+
+    def start(self, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None) -> Trace:
+        """All actions and, at the open depth, alternatives; see the base class."""
+        routes = self.blocks.gather(2, self._favourites().unsqueeze(2)).squeeze(2)
+        trace = Trace(tasks, tasks, explore, generator, actions=routes[tasks])
+        depth = self.open_depth
+        if depth is None or not explore:
+            return trace
+        taken = draw(self._policies()[:, depth][tasks], generator)
+        shift = torch.ones_like(taken)
+        if self.candidates > 2:
+            shift = torch.randint(1, self.candidates, taken.shape, generator=generator)
+        blocks = self.blocks[tasks, depth]
+        trace.actions[:, depth] = blocks.gather(1, taken.unsqueeze(1)).squeeze(1)
+        trace.alternatives = torch.full_like(trace.actions, -1)
+        other = (taken + shift) % self.candidates
+        trace.alternatives[:, depth] = blocks.gather(1, other.unsqueeze(1)).squeeze(1)
+        return trace
+
+    @torch.no_grad()
+    def probabilities(self) -> Tensor:
+        """The policy of each task over the blocks: (T, D, K) float32 on the host."""
+        given = nn.functional.one_hot(self._favourites(), self.candidates).float()
+        if self.open_depth is not None:
+            given[:, self.open_depth] = self._policies()[:, self.open_depth]
+        found = torch.zeros(*given.shape[:2], max(self.spec.num_actions))
+        return found.scatter_add_(2, self.blocks, given)
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def own_parameters(self) -> list[nn.Parameter]:
+        """Those of the policy, if the learner follows a gradient."""
+        return list(self.parameters())
+
+    def configure(self) -> list[tuple[Optimizer, Any]]:
+        """Makes the optimizer of a learner that follows a gradient; see the base class."""
+        made = self.decider.learner.configure(self.decider.policy)
+        return [] if made is None else [made]
+
+    @torch.no_grad()
+    def learn(self, trace: Trace) -> None:
+        """Moves the policies of the open depth by the gains, and goes on to the next depth if it is time."""
+        if not int(self.progress[2]):
+            raise UsageError("nobody told BranchingRouter how long the training is; call plan(batches), or give stage.")
+        depth = self.open_depth
+        if depth is not None:
+            if trace.final_reward is None or trace.alternative_reward is None or trace.alternatives is None:
+                raise UsageError(
+                    "the trace lacks final_reward or alternative_reward; set both before the router learns, the second "
+                    "from the network's otherwise(trace)."
+                )
+            gain = (trace.final_reward - trace.alternative_reward).clamp(-self.most, self.most)
+            returns = torch.zeros(trace.actions.shape)
+            returns[:, depth] = gain
+            trace.returns = returns
+            seen = replace(
+                trace,
+                actions=self._candidate(trace, trace.actions, depth),
+                alternatives=self._candidate(trace, trace.alternatives, depth),
+            )
+            self.decider.learner.learn(self.decider.policy, seen)
+            self.progress[1] += 1
+        self._advance()
+
+    def _candidate(self, trace: Trace, actions: Tensor, depth: int) -> Tensor:
+        """Which candidate of its task an action at the open depth is; -1 at the others: (N, D)."""
+        found = torch.full_like(trace.actions, -1)
+        found[:, depth] = (self.blocks[trace.tasks, depth] == actions[:, depth, None]).int().argmax(1)
+        return found
+
+
+def _depths(order: str | Sequence[int], count: int) -> list[int]:
+    """The depths in the order in which they are opened, from 0."""
+    if isinstance(order, str):
+        return list(range(count))[:: -1 if order == "last_first" else 1]
+    if len(set(order)) < len(order) or not all(1 <= depth <= count for depth in order):
+        raise UsageError(f"order of BranchingRouter is {list(order)}; give depths in 1..{count}, each at most once.")
+    return [depth - 1 for depth in order]

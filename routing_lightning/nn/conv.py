@@ -352,7 +352,7 @@ class ConvBlocks(Blocks):
         super().copy_block(source, targets)
         for running in (self.running_mean, self.running_var):
             if running is not None:
-                running[targets] = running[source]
+                running[targets] = running[source].clone()
 
     def single(self, block: int) -> nn.Module:
         """The block as ordinary modules: convolution, normalisation, pooling, ReLU.

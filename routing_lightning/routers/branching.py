@@ -45,16 +45,23 @@ class BranchingRouter(HostModule, Router):
             that the next tasks would own.
         order: which depth is opened first: ``"last_first"``, ``"first_last"``, or a list of depths, from 1, each at
             most once; at those left out all tasks share.
+        sweeps: how often to go through the depths, at least 1. In later sweeps those who have parted stay apart; the
+            others get the chance again.
+        begin: share of the training before the search, in [0, 1), in which all tasks share everything.
         search: share of the training in which to search at most, in (0, 1]; divided evenly among the depths.
         stage: in its place, the most batches that a depth is open, at least 1.
         shortest: share of those after which a depth may close, in [0, 1].
+        undecided: what a task that is not certain keeps when its depth closes: its ``"favourite"``, or the ``"common"``
+            block.
         certainty: probability of its favourite from which on a task is certain, in (0.5, 1); 0.88 is a logit of 2.
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
 
     Attributes:
-        progress: (3,) int64 on the host: number of depths opened so far (D + 1 when the search is over), batches since
-            the last was opened, and the most of them. Part of the checkpoint, as the table of the policy is.
+        progress: (4,) int64 on the host: number of depths opened so far, in all sweeps (one more when the search is
+            over), batches since the last was opened, and the most of them before the first one and at each. Part of the
+            checkpoint, as the table of the policy is.
+        routes_so_far: (T, D) int64 on the host, the candidate that each task has at each depth. Likewise.
 
     Raises:
         UsageError: if a value is out of its range.
@@ -62,15 +69,20 @@ class BranchingRouter(HostModule, Router):
 
     uses_state = False
     progress: Tensor
+    routes_so_far: Tensor
+    blocks: Tensor
 
     def __init__(
         self,
         learner: Learner | None = None,
         candidates: int = 2,
         order: Literal["last_first", "first_last"] | list[int] = "last_first",
+        sweeps: int = 1,
+        begin: float = 0.0,
         search: float = 0.3,
         stage: int | None = None,
         shortest: float = 0.15,
+        undecided: Literal["favourite", "common"] = "favourite",
         certainty: float = 0.88,
         quorum: float = 0.9,
         most: float = 2.0,
@@ -78,6 +90,9 @@ class BranchingRouter(HostModule, Router):
         super().__init__()
         checks: list[tuple[str, Any, bool, str]] = [
             ("candidates", candidates, candidates >= 2, "at least 2"),
+            ("sweeps", sweeps, sweeps >= 1, "at least 1"),
+            ("begin", begin, 0 <= begin < 1, "a share in [0, 1)"),
+            ("undecided", undecided, undecided in ("favourite", "common"), "'favourite' or 'common'"),
             ("search", search, 0 < search <= 1, "a share in (0, 1]"),
             ("stage", stage, stage is None or stage >= 1, "a number of batches, at least 1, or null"),
             ("shortest", shortest, 0 <= shortest <= 1, "a share in [0, 1]"),
@@ -93,6 +108,7 @@ class BranchingRouter(HostModule, Router):
         self.decider = Decider(TabularPolicy(), PairedDifference() if learner is None else learner)
         self.candidates = candidates
         self.order = order
+        self.sweeps, self.begin, self.undecided = sweeps, begin, undecided
         self.search, self.stage, self.shortest = search, stage, shortest
         self.certainty, self.quorum, self.most = certainty, quorum, most
         self._copies: list[BlockCopy] = []
@@ -105,27 +121,30 @@ class BranchingRouter(HostModule, Router):
         """
         super().build(spec)
         depth = len(spec.num_blocks)
-        self.depths = _depths(self.order, depth)
+        self.depths = _depths(self.order, depth) * self.sweeps
         self.decider.build(spec.num_tasks, RoutingSpec(spec.num_tasks, [self.candidates] * depth))
         blocks = torch.tensor(spec.num_blocks).view(1, -1, 1)
         tasks = torch.arange(spec.num_tasks).view(-1, 1, 1)
         others = (tasks + torch.arange(self.candidates - 1)) % blocks
         common = (blocks - 1).expand(spec.num_tasks, -1, 1)
         self.blocks = torch.cat([common, others], 2)  # (T, D, C), the block of each candidate
-        self.register_buffer("progress", torch.tensor([0, 0, self.stage or 0]))
+        self.register_buffer("progress", torch.tensor([0, 0, 0, self.stage or 0]))
+        self.register_buffer("routes_so_far", torch.zeros(spec.num_tasks, depth, dtype=torch.long))
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
     def plan(self, batches: float) -> None:
         """Divides the search among the depths, unless a checkpoint or ``stage`` has done so; see the base class."""
-        if int(self.progress[2]):
+        most = int(self.progress[3])
+        if most and (self.stage is None or int(self.progress[0]) or not self.begin):
             return
         if not math.isfinite(batches):
             raise UsageError(
-                f"search of BranchingRouter is {self.search}, a share of the training, but nobody knows how long that "
-                "is; set trainer.max_epochs or max_steps, or stage of the router."
+                f"search of BranchingRouter is {self.search} and begin {self.begin}, shares of the training, but "
+                "nobody knows how long that is; set trainer.max_epochs or max_steps, or stage of the router and begin to 0."
             )
-        self.progress[2] = max(1, round(self.search * batches / max(1, len(self.depths))))
+        self.progress[2] = round(self.begin * batches)
+        self.progress[3] = most or max(1, round(self.search * batches / max(1, len(self.depths))))
 
     @property
     def open_depth(self) -> int | None:
@@ -135,25 +154,41 @@ class BranchingRouter(HostModule, Router):
 
     def _advance(self) -> None:
         """Closes the open depth if it is time, and opens the next one."""
-        opened, batches, most = self.progress.tolist()
-        if opened > len(self.depths):
+        opened, batches, first, most = self.progress.tolist()
+        depth = self.open_depth
+        if not opened and batches < first:
             return
-        if opened:
-            certain = self._policies()[:, self.depths[opened - 1]].amax(-1) > self.certainty
+        if depth is not None:
+            certain = self._open_policies(depth).amax(-1) > self.certainty
             enough = batches >= self.shortest * most and certain.float().mean() >= self.quorum
             if not enough and batches < most:
                 return
+            self._close(depth, certain)
         self.progress[:2] = torch.tensor([opened + 1, 0])
         if opened < len(self.depths):
             self._open(self.depths[opened], self.depths[:opened])
 
+    def _close(self, depth: int, certain: Tensor) -> None:
+        favourite = self._favourites()[:, depth]
+        if self.undecided == "common":
+            favourite = favourite.where(certain, torch.zeros_like(favourite))
+        self.routes_so_far[:, depth] = favourite
+
     def _open(self, depth: int, before: Sequence[int]) -> None:
-        layers = self.spec.layers
-        if layers[depth] in [layers[other] for other in before]:
-            return  # its blocks have parted already
-        source = self.spec.num_blocks[depth] - 1
-        targets = sorted(set(self.blocks[:, depth].flatten().tolist()) - {source})
-        self._copies.append(BlockCopy(depth, source, targets))
+        layers, source = self.spec.layers, self.spec.num_blocks[depth] - 1
+        shares = self.routes_so_far[:, depth] == 0
+        same = [other for other in before if layers[other] == layers[depth]]
+        if depth not in before and same:
+            return  # its blocks have parted already, at another depth
+        taken = {int(self.blocks[task, d, c]) for d in same for task, c in enumerate(self.routes_so_far[:, d])}
+        targets = set(self.blocks[shares, depth].flatten().tolist()) - {source} - taken
+        if depth in before:
+            assert isinstance(self.decider.policy, TabularPolicy)
+            table = self.decider.policy.table
+            fresh = self.decider.learner.initial_table(self.spec.num_tasks, [self.candidates])
+            table[shares, depth] = fresh[shares, 0]
+        if targets:
+            self._copies.append(BlockCopy(depth, source, sorted(targets)))
 
     def copies(self) -> list[BlockCopy]:
         """The common block of a depth that was opened just now; see the base class."""
@@ -167,11 +202,20 @@ class BranchingRouter(HostModule, Router):
         return self.decider.rows(torch.arange(self.spec.num_tasks))
 
     def _favourites(self) -> Tensor:
-        """Favourite candidate of each task at each depth, the common block where nothing is known yet: (T, D)."""
-        found = self._policies().argmax(-1)
-        closed = torch.zeros(found.shape[1], dtype=torch.bool)
-        closed[self.depths[: int(self.progress[0])]] = True
-        return found.where(closed, torch.zeros_like(found))
+        """Candidate of each task at each depth, the common block where nothing is known yet: (T, D)."""
+        depth = self.open_depth
+        if depth is None:
+            return self.routes_so_far
+        found = self.routes_so_far.clone()
+        favourites = self._policies()[:, depth].argmax(-1)
+        found[:, depth] = found[:, depth].where(found[:, depth] > 0, favourites)
+        return found
+
+    def _open_policies(self, depth: int) -> Tensor:
+        """Distribution of each task over its candidates at the open depth, (T, C); who has parted stays apart."""
+        rows, routes = self._policies()[:, depth], self.routes_so_far[:, depth]
+        kept = nn.functional.one_hot(routes, self.candidates).float()
+        return rows.where((routes == 0)[:, None], kept)
 
     def start(self, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None) -> Trace:
         """All actions and, at the open depth, alternatives; see the base class."""
@@ -180,7 +224,7 @@ class BranchingRouter(HostModule, Router):
         depth = self.open_depth
         if depth is None or not explore:
             return trace
-        taken = draw(self._policies()[:, depth][tasks], generator)
+        taken = draw(self._open_policies(depth)[tasks], generator)
         shift = torch.ones_like(taken)
         if self.candidates > 2:
             shift = torch.randint(1, self.candidates, taken.shape, generator=generator)
@@ -196,8 +240,8 @@ class BranchingRouter(HostModule, Router):
         """The policy of each task over the blocks: (T, D, K) float32 on the host."""
         given = nn.functional.one_hot(self._favourites(), self.candidates).float()
         if self.open_depth is not None:
-            given[:, self.open_depth] = self._policies()[:, self.open_depth]
-        found = torch.zeros(*given.shape[:2], max(self.spec.num_actions))
+            given[:, self.open_depth] = self._open_policies(self.open_depth)
+        found = torch.zeros(*given.shape[:2], max(self.spec.num_actions), dtype=torch.float32)
         return found.scatter_add_(2, self.blocks, given)
 
     # -- learning ------------------------------------------------------------------------------------------------------
@@ -214,7 +258,7 @@ class BranchingRouter(HostModule, Router):
     @torch.no_grad()
     def learn(self, trace: Trace) -> None:
         """Moves the policies of the open depth by the gains, and goes on to the next depth if it is time."""
-        if not int(self.progress[2]):
+        if not int(self.progress[3]):
             raise UsageError("nobody told BranchingRouter how long the training is; call plan(batches), or give stage.")
         depth = self.open_depth
         if depth is not None:
@@ -224,7 +268,7 @@ class BranchingRouter(HostModule, Router):
                     "from the network's otherwise(trace)."
                 )
             gain = (trace.final_reward - trace.alternative_reward).clamp(-self.most, self.most)
-            returns = torch.zeros(trace.actions.shape)
+            returns = torch.zeros(trace.actions.shape, dtype=torch.float32)
             returns[:, depth] = gain
             trace.returns = returns
             seen = replace(
@@ -233,8 +277,9 @@ class BranchingRouter(HostModule, Router):
                 alternatives=self._candidate(trace, trace.alternatives, depth),
             )
             self.decider.learner.learn(self.decider.policy, seen)
+        if int(self.progress[0]) <= len(self.depths):
             self.progress[1] += 1
-        self._advance()
+            self._advance()
 
     def _candidate(self, trace: Trace, actions: Tensor, depth: int) -> Tensor:
         """Which candidate of its task an action at the open depth is; -1 at the others: (N, D)."""

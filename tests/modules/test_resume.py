@@ -14,7 +14,15 @@ from lightning.pytorch.loggers import Logger
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
 from routing_lightning.networks import TaskSpecific
-from routing_lightning.routers import REINFORCE, MLPPolicy, QLearning, RewardRouter, TabularPolicy
+from routing_lightning.routers import (
+    REINFORCE,
+    BranchingRouter,
+    MLPPolicy,
+    PairedDifference,
+    QLearning,
+    RewardRouter,
+    TabularPolicy,
+)
 from tests.conftest import ToyDataModule, toy_features, toy_model
 
 
@@ -96,7 +104,12 @@ def baseline(**options) -> LightningModule:
     return MultiTaskClassifier(3, 2, (1, 8, 8), network, toy_features, optimizer=momentum, **options)
 
 
-MODELS = {"routed": routed, "by_network": by_network, "baseline": baseline}
+def branching(**options) -> LightningModule:
+    """In search at each place: five batches of an epoch, 15 in all, three depths of four."""
+    return routed(router=BranchingRouter(PairedDifference(5.0), stage=4), final_reward="negative_loss", **options)
+
+
+MODELS = {"routed": routed, "branching": branching, "by_network": by_network, "baseline": baseline}
 
 
 def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, **options) -> tuple[Trainer, Curves]:
@@ -166,7 +179,13 @@ def check_every_place(make, tmp_path: Path, model_options: dict, **options) -> N
 
 @pytest.mark.parametrize(
     ("model", "schedule"),
-    [("routed", "epoch"), ("routed", "step"), ("routed", "plateau"), ("by_network", "epoch"), ("baseline", "plateau")],
+    [
+        ("routed", "epoch"),
+        ("branching", "step"),
+        ("routed", "plateau"),
+        ("by_network", "epoch"),
+        ("baseline", "plateau"),
+    ],
 )
 def test_from_every_place_of_a_run(model, schedule, tmp_path):
     check_every_place(MODELS[model], tmp_path, SCHEDULES[schedule])

@@ -12,9 +12,11 @@ from routing_lightning.routers import (
     REINFORCE,
     WPL,
     ApproximateQLearning,
+    BranchingRouter,
     FixedRoutes,
     GumbelRouter,
     MLPPolicy,
+    PairedDifference,
     RewardRouter,
     Router,
     TabularPolicy,
@@ -36,6 +38,7 @@ KINDS = {
     "fixed": lambda: FixedRoutes(seed=1),
     "own": lambda: FixedRoutes("own"),
     "shared": lambda: FixedRoutes("shared"),
+    "branching": lambda: BranchingRouter(stage=2, learner=PairedDifference(5.0)),
     "given": lambda: FixedRoutes([[0, 1, 2], [3, 3, 3], [0, 1, 3]]),
 }
 LEARNS_BY_THE_LOSS = ("gumbel", "top1", "top1 of unit gate")
@@ -66,7 +69,7 @@ class Keep(Callback):
         self.val.append(outputs["trace"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "branching"])  # which copies blocks, too
 def test_it_moves_what_it_should(kind):
     model, keep = made(kind), Keep()
     before = copy.deepcopy(model.state_dict())
@@ -100,7 +103,8 @@ def test_its_trace_reaches_callbacks(kind):
         assert int(trace.actions.min()) >= 0 and int(trace.actions.max()) < 4
         assert trace.final_reward.abs().tolist() == [1.0] * 16
         assert trace.scores == [] and trace.generator is None
-        assert (trace.returns is not None) == isinstance(model.router, RewardRouter)
+        learns = isinstance(model.router, RewardRouter) or trace.alternatives is not None
+        assert (trace.returns is not None) == learns and trace.kept is None
     assert sum(len(trace.tasks) for trace in keep.val) >= 96
     assert all(trace.actions.shape == (len(trace.tasks), 3) and not trace.explore for trace in keep.val)
     auxiliary = "train/auxiliary_loss" in trainer.callback_metrics

@@ -141,7 +141,8 @@ class BranchingRouter(HostModule, Router):
         if not math.isfinite(batches):
             raise UsageError(
                 f"search of BranchingRouter is {self.search} and begin {self.begin}, shares of the training, but "
-                "nobody knows how long that is; set trainer.max_epochs or max_steps, or stage of the router and begin to 0."
+                "nobody knows how long that is; set trainer.max_epochs or max_steps; or stage of the router, without "
+                "begin."
             )
         self.progress[2] = round(self.begin * batches)
         self.progress[3] = most or max(1, round(self.search * batches / max(1, len(self.depths))))

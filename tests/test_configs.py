@@ -14,9 +14,9 @@ from tests.fake_data import mini_imagenet_root, small_options  # noqa: F401
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 JOBS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
-DATA, METHODS, NETWORKS, TRAINERS = (
+DATA, METHODS, NETWORKS, PROTOCOLS, TRAINERS = (
     [f"{folder}/{path.stem}" for path in sorted((CONFIGS / folder).glob("*.yaml"))]
-    for folder in ("data", "methods", "networks", "trainer")
+    for folder in ("data", "methods", "networks", "protocols", "trainer")
 )
 AFTER = "methods/pcgrad"  # goes after another method
 ROUTED = "methods/wpl"
@@ -25,6 +25,7 @@ COMBINATIONS = [
     *(("data/cifar_mtl", method) for method in METHODS if method != AFTER),
     *(("data/cifar_mtl", method, AFTER) for method in (ROUTED, "methods/task_specific_all_fc")),
     *(("data/cifar_mtl", method, network) for method in (ROUTED, "methods/gumbel") for network in NETWORKS),
+    *(("data/cifar_mtl", "methods/branching", "networks/all_layers", protocol) for protocol in PROTOCOLS),
     *((data, ROUTED) for data in DATA if data != "data/cifar_mtl"),
 ]
 

@@ -15,7 +15,7 @@ from routing_lightning.networks.pace import check_can_be_frozen, check_factor, o
 from routing_lightning.networks.route import check_can_be_drawn, own_reset
 from routing_lightning.nn.blocks import Blocks, LinearBlocks, ModuleBlocks
 from routing_lightning.nn.conv import ConvBlocks
-from routing_lightning.routers import FixedRoutes, RewardRouter, RoutingSpec, TabularPolicy
+from routing_lightning.routers import BranchingRouter, FixedRoutes, RewardRouter, RoutingSpec, TabularPolicy
 from routing_lightning.routers.learner import GradientLearner
 from routing_lightning.routers.q_learning import EpsilonGreedy
 
@@ -94,7 +94,9 @@ def check_can_be_extended(network: RoutingNetwork, frozen: bool) -> None:
         UsageError: if not.
     """
     router = network.router
-    if isinstance(router, FixedRoutes) or (isinstance(router, RewardRouter) and router.agents != "per_task"):
+    if isinstance(router, (FixedRoutes, BranchingRouter)) or (
+        isinstance(router, RewardRouter) and router.agents != "per_task"
+    ):
         raise UsageError(
             f"{type(router).__name__} has no agent per task that could choose for the new tasks; extend networks of "
             "RewardRouter with agents 'per_task'."

@@ -17,7 +17,7 @@ from routing_lightning.modules import RoutedClassifier
 from routing_lightning.networks import RoutingNetwork
 from routing_lightning.nn.blocks import Blocks, LinearBlocks, ModuleBlocks
 from routing_lightning.nn.conv import ConvBlocks
-from routing_lightning.routers import WPL, FixedRoutes, RewardRouter, RoutingSpec, TabularPolicy
+from routing_lightning.routers import WPL, BranchingRouter, FixedRoutes, RewardRouter, RoutingSpec, TabularPolicy
 from routing_lightning.routers.decider import Decider
 from routing_lightning.saving import check_new, save_whole
 
@@ -65,6 +65,9 @@ def prune_network(network: RoutingNetwork, kept: Kept | None = None) -> Kept:
         actions.append([*stay, *([call.blocks.num_blocks] if call.allow_pass else [])])
     check_kinds(network)
     spec = network.router.spec
+    if isinstance(network.router, BranchingRouter):  # whose search is over: its routes stay
+        network.router = FixedRoutes(network.router.routes().tolist())
+        network.router.build(spec)
     shrink_router(
         network.router,
         actions,
@@ -87,10 +90,14 @@ def check_kinds(network: RoutingNetwork) -> None:
     """
     router = network.router
     tabular = type(router) is RewardRouter and type(router.policy) is TabularPolicy
-    if not tabular and type(router) is not FixedRoutes:
+    if isinstance(router, BranchingRouter) and not router.is_over:
+        raise UsageError(
+            "the search of BranchingRouter is not over, so its routes may still change; prune a checkpoint of later."
+        )
+    if not tabular and type(router) not in (FixedRoutes, BranchingRouter):
         raise UsageError(
             f"{type(router).__name__} is no table of routes that can be shrunk; prune networks of RewardRouter with "
-            "TabularPolicy, or FixedRoutes."
+            "TabularPolicy, FixedRoutes or BranchingRouter."
         )
     for layer in network.layers:
         if type(layer.blocks) not in (LinearBlocks, ModuleBlocks, ConvBlocks):
@@ -279,7 +286,9 @@ def with_counts(trained: Trained, model: RoutedClassifier, counts: list[int]) ->
         )
     router = model.router
     if isinstance(router, FixedRoutes) and not isinstance(router.given, str):
-        options["router"]["init_args"]["routes"] = router.given
+        if isinstance(options["router"], str) or not options["router"]["class_path"].endswith(".FixedRoutes"):
+            options["router"] = {"class_path": "routing_lightning.routers.FixedRoutes", "init_args": {}}
+        options["router"].setdefault("init_args", {})["routes"] = router.given
     return config
 
 

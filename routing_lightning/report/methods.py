@@ -99,6 +99,13 @@ def _network_name(model: dict[str, Any]) -> str:
     return {"CrossStitch": "cross stitch-all-fc", "SoftMixture": "soft mixture-all-fc"}.get(name, name)
 
 
+OTHER_ROUTERS = {
+    "GumbelRouter": "Gumbel-softmax routing",
+    "Top1Router": "top-1 routing",
+    "BranchingRouter": "branching",
+}
+
+
 def _routing_name(args: dict[str, Any]) -> str:
     """Name of a routed network: by its router, and by its body where that is not the paper's."""
     network = args.get("network")
@@ -118,10 +125,11 @@ def _routing_name(args: dict[str, Any]) -> str:
 def _router_name(part: Any) -> str:
     kind, router = _class(part) or "router", _args(part)
     if kind == "FixedRoutes":
-        routes = router.get("routes", "random")
-        return f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
+        routes, shared = router.get("routes", "random"), router.get("shared_depths")
+        name = f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
+        return f"{name} after {shared} shared" if shared else name
     if kind != "RewardRouter":
-        return {"GumbelRouter": "Gumbel-softmax routing", "Top1Router": "top-1 routing"}.get(kind, kind)
+        return OTHER_ROUTERS.get(kind, kind)
     learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
     agents = router.get("agents", "per_task")
     if agents == "dispatched":

@@ -153,6 +153,11 @@ class BranchingRouter(HostModule, Router):
         opened = int(self.progress[0])
         return self.depths[opened - 1] if 0 < opened <= len(self.depths) else None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the search is over, so that the routes stay."""
+        return int(self.progress[0]) > len(self.depths)
+
     def _advance(self) -> None:
         """Closes the open depth if it is time, and opens the next one."""
         opened, batches, first, most = self.progress.tolist()
@@ -278,7 +283,7 @@ class BranchingRouter(HostModule, Router):
                 alternatives=self._candidate(trace, trace.alternatives, depth),
             )
             self.decider.learner.learn(self.decider.policy, seen)
-        if int(self.progress[0]) <= len(self.depths):
+        if not self.is_over:
             self.progress[1] += 1
             self._advance()
 

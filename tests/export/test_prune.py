@@ -13,7 +13,16 @@ from routing_lightning.cli.checkpoints import CONFIG_KEY
 from routing_lightning.errors import UsageError
 from routing_lightning.export import load_trained, prune_checkpoint, prune_network
 from routing_lightning.networks import RoutingAllLayers
-from routing_lightning.routers import REINFORCE, WPL, FixedRoutes, MLPPolicy, QLearning, RewardRouter, TabularPolicy
+from routing_lightning.routers import (
+    REINFORCE,
+    WPL,
+    BranchingRouter,
+    FixedRoutes,
+    MLPPolicy,
+    QLearning,
+    RewardRouter,
+    TabularPolicy,
+)
 from tests.conftest import layered, toy_features, toy_model
 from tests.export.test_plain import trained_look
 from tests.networks.test_specialise import random_table
@@ -26,6 +35,7 @@ ROUTERS = {
     "single": lambda: RewardRouter(TabularPolicy(), WPL(), agents="single"),
     "dispatched": lambda: RewardRouter(TabularPolicy(), WPL(), agents="dispatched"),
     "fixed": lambda: FixedRoutes(seed=3),
+    "branching": lambda: BranchingRouter(stage=1),
     "given": lambda: FixedRoutes([[5, 1, 2], [5, 1, 0], [0, 6, 2]]),
 }
 
@@ -71,7 +81,7 @@ def test_a_pruned_network_gives_what_it_gave_and_holds_only_blocks_in_use(router
     assert rows.shape[-1] == max(model.router.spec.num_actions)
 
 
-@pytest.mark.parametrize("router", ["wpl", "q", "logits", "dispatched", "fixed"])
+@pytest.mark.parametrize("router", ["wpl", "q", "logits", "dispatched", "fixed", "branching"])
 def test_a_pruned_network_learns_on(router):
     model = toy_model(router=ROUTERS[router](), num_blocks=7)
     random_table(model.router)
@@ -90,6 +100,10 @@ def test_what_cannot_be_pruned_is_refused_and_left_as_it_is():
     with pytest.raises(UsageError, match="a task has no one route"):
         prune_network(model.network)
     assert [layer.blocks.num_blocks for layer in model.network.layers] == [3, 3, 3]
+    model = toy_model(router=BranchingRouter(stage=1))
+    with pytest.raises(UsageError, match="search of BranchingRouter is not over"):
+        prune_network(model.network)
+    assert [layer.blocks.num_blocks for layer in model.network.layers] == [3, 3, 3]
 
 
 def trained(folder, *options):
@@ -106,8 +120,12 @@ BODY = "--model.init_args.network.init_args"
     [
         [f"{BODY}.num_blocks=4", "--model.init_args.optimizer.init_args.momentum=0.9"],
         [f"{BODY}.recurrent_steps=2", "--model.init_args.optimizer=Adam"],
+        [
+            "--model.init_args.router={class_path: BranchingRouter, init_args: {stage: 1}}",
+            "--model.init_args.optimizer.init_args.momentum=0.9",
+        ],
     ],
-    ids=["momentum", "recurrent"],
+    ids=["momentum", "recurrent", "branching"],
 )
 def test_a_pruned_checkpoint_validates_alike_and_trains_on(options, tmp_path):
     small = [f"{BODY}.hidden=8", f"{BODY}.features.init_args.filters=4"]

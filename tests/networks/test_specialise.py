@@ -14,6 +14,7 @@ from routing_lightning.nn import Blocks, LinearBlocks, ModuleBlocks
 from routing_lightning.routers import (
     REINFORCE,
     WPL,
+    BranchingRouter,
     Decision,
     FixedRoutes,
     GumbelRouter,
@@ -30,6 +31,9 @@ TASKS = 4
 
 def random_table(router: Router) -> None:
     """Another route for each task."""
+    if isinstance(router, BranchingRouter):
+        router.progress[0] = 1 + len(router.depths)
+        router.routes_so_far.random_(router.candidates)
     if isinstance(router, RewardRouter):
         for decider in router.deciders():
             for depth, count in enumerate(decider.policy.num_actions.tolist()):
@@ -45,6 +49,7 @@ ROUTERS = {
     "dispatched": lambda: RewardRouter(TabularPolicy(), WPL(), agents="dispatched"),
     "fixed": lambda: FixedRoutes(seed=3),
     "own": lambda: FixedRoutes("own"),
+    "branching": lambda: BranchingRouter(candidates=3),
 }
 
 ALL_FC = partial(RoutingAllFC, (1, 8, 8), TASKS, 2, hidden=8, features=partial(SimpleConvNet, filters=4, num_layers=2))

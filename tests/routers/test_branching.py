@@ -48,7 +48,7 @@ def step(router: BranchingRouter, gain: float | Tensor = 0.0, tasks: Tensor = TA
 def search(router: BranchingRouter, gain=0.0) -> list[int | None]:
     """Open depth before each batch until the search is over."""
     seen = []
-    while int(router.progress[0]) <= len(router.depths):
+    while not router.is_over:
         seen.append(router.open_depth)
         step(router, gain, seed=len(seen))
     return seen
@@ -170,7 +170,7 @@ def test_more_candidates_are_those_that_the_next_tasks_would_own():
 def test_the_common_block_is_copied_once_to_the_candidates_of_a_layer():
     router = built(blocks=(6, 4, 4, 5), layers=[0, 1, 1, 2], num_tasks=4, stage=1)
     copied = []
-    while int(router.progress[0]) <= 4:
+    while not router.is_over:
         step(router, tasks=torch.arange(8) % 4)
         copied += [(router.open_depth, copy) for copy in router.copies()]
         assert router.copies() == []
@@ -195,6 +195,36 @@ def test_the_search_takes_its_share_of_the_training():
         built(stage=None).plan(math.inf)
     with pytest.raises(UsageError, match="plan"):
         step(built(stage=None))
+
+
+def test_later_sweeps_open_again_to_those_who_share():
+    router = built(blocks=(4, 4), sweeps=2, stage=3, shortest=1.0, learner=PairedDifference(10.0))
+    copied, seen = [], []
+    while not router.is_over:
+        seen.append(router.open_depth)
+        first = len(seen) <= 7
+        trace = step(router, torch.tensor([1.0, -1.0 if first else 1.0, -1.0])[TASKS], seed=len(seen))
+        if not first and seen[-1] is not None:
+            assert (trace.actions[TASKS == 0] == 0).all()  # it has parted
+        copied += router.copies()
+    assert seen == [None, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0]
+    assert router.routes().tolist() == [[0, 0], [1, 1], [3, 3]]
+    expected = ((1, [0, 1, 2]), (0, [0, 1, 2]), (1, [1, 2]), (0, [1, 2]))
+    assert copied == [BlockCopy(depth, 3, targets) for depth, targets in expected]
+
+
+def test_a_beginning_in_which_all_share():
+    router = built(begin=0.1, stage=None, search=0.3)
+    router.plan(100)
+    assert search(router, 1.0).count(None) == 10
+
+
+def test_undecided_tasks_may_stay_together():
+    gain = torch.tensor([1.0, -1.0, 0.001])[TASKS]
+    for undecided, third in (("favourite", 2), ("common", 3)):
+        router = built(undecided=undecided, learner=PairedDifference(10.0))
+        search(router, gain)
+        assert router.routes().tolist() == [[0] * 3, [3] * 3, [third] * 3]
 
 
 def test_a_state_in_mid_search_goes_on_the_same():
@@ -232,6 +262,9 @@ def test_other_learners_see_the_gain_as_the_return(learner):
         ("certainty", 0.5),
         ("certainty", 1.0),
         ("quorum", 0.0),
+        ("sweeps", 0),
+        ("begin", 1.0),
+        ("undecided", "own"),
         ("most", 0.0),
         ("most", math.inf),
         ("order", "sideways"),
@@ -288,7 +321,7 @@ def blocks_in_use(seed: int, sign: int = 1) -> list[int]:
         router.learn(trace)
         for copy in router.copies():
             layers[copy.depth].blocks.copy_block(copy.source, copy.targets)
-        if int(router.progress[0]) > len(PARTS):
+        if router.is_over:
             break
     return [len(set(column)) for column in router.routes().T.tolist()]
 

@@ -75,7 +75,8 @@ class TaskClassifier(OptimizingModule):
         num_tasks: T, number of tasks, at least 1.
         num_classes: C, the largest number of outputs of a task (classes, labels, or 1 for a value), at least 1.
         optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
-        lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
+        lr_scheduler: makes the learning rate scheduler from the optimizer; none by default. A length that is null or -1
+            is that of the run; see :class:`OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
 
     Attributes:
@@ -393,6 +394,8 @@ class TaskClassifier(OptimizingModule):
                 self.resume(restored)
             self.tell_kept_values()
         loop = self.trainer.fit_loop
+        # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
+        loop._load_combined_loader_states()
         if not loop.restarted_mid_epoch:
             # With max_steps Lightning would take the start of an epoch for a place within one.
             loop.epoch_loop.restarting = False
@@ -417,10 +420,8 @@ class TaskClassifier(OptimizingModule):
     def tell_kept_values(self) -> None:
         """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""
         group = self.trainer.optimizers[0].param_groups[0]
-        for name in ("lr", "momentum", "weight_decay"):
-            own = self.configured.get(name)
+        for name, own in self.configured.items():
             kept = group.get("initial_lr", group["lr"]) if name == "lr" else group.get(name)
-            # Schedulers such as OneCycleLR set values of their own, also without a checkpoint.
             if own is not None and own != kept:
                 rank_zero_warn(
                     f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "

@@ -38,7 +38,8 @@ class MultiTaskClassifier(TaskClassifier):
         shared_features: whether all tasks share the features; otherwise each has its own, with the same first weights.
             They then normalise over the batch's samples of their task: enlarge the batch so that there are some.
         optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 4) by default.
-        lr_scheduler: makes the learning rate scheduler; none by default.
+        lr_scheduler: makes the learning rate scheduler; none by default. A length that is null or -1 is that of the
+            run; see :class:`OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         aggregator: combines the gradients of the tasks: such as ``torchjd.aggregation.PCGrad`` (needs the extra
             ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.

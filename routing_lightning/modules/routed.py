@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from routing_lightning.modules.making import made
 from routing_lightning.modules.optimizing import sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY
+from routing_lightning.modules.schedule import with_length
 from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import check_image_shape
 from routing_lightning.networks.paper import RoutingAllFC
@@ -55,7 +57,8 @@ class RoutedClassifier(TaskClassifier):
             tasks of labels or values, of which a prediction is more or less right; ``"negative_loss"``: minus the loss
             for all (paper, section 3.1.1).
         optimizer: makes the optimizer of the network; SGD with lr 1e-2 (paper, section 4) by default.
-        lr_scheduler: makes the learning rate scheduler; none by default.
+        lr_scheduler: makes the learning rate scheduler; none by default. A length that is null or -1 is that of the
+            run; see :class:`OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own
             option for modules that optimize manually.)
@@ -281,10 +284,19 @@ class RoutedClassifier(TaskClassifier):
         own = super().configure_optimizers()
         blocks = {id(parameter) for parameter in self.network.block_parameters()}
         self.shared_parameters = [p for p in self.trained_parameters() if id(p) not in blocks]
+        learners = [part for part in self.router.modules() if hasattr(part, "make_lr_scheduler")]
+        makers = [learner.make_lr_scheduler for learner in learners]
         try:
+            for learner, make in zip(learners, makers, strict=True):
+                learner.make_lr_scheduler = with_length(make, partial(self.run_length, "epoch"))
             routers = self.router.configure()
+        except UsageError:
+            raise
         except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             raise UsageError(f"the router's optimizer refuses its values: {error}; mend its init_args.") from error
+        finally:
+            for learner, make in zip(learners, makers, strict=True):
+                learner.make_lr_scheduler = make
         if not routers:
             return own
         first = own if isinstance(own, dict) else {"optimizer": own}
@@ -293,6 +305,10 @@ class RoutedClassifier(TaskClassifier):
             {"optimizer": optimizer} | ({"lr_scheduler": scheduler} if scheduler else {})
             for optimizer, scheduler in routers
         ]
+
+    def batches_per_step(self, epoch: int) -> int:
+        """Batches per optimizer step; see the base class."""
+        return self.accumulate_grad_batches
 
     def trained_parameters(self) -> list[nn.Parameter]:
         """Parameters of the network, and those of the router that it does not move itself."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR100
 from torchvision.datasets.utils import check_integrity
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import (
     MultiTaskData,
@@ -73,6 +74,8 @@ class CIFARMTLDataModule(MultiTaskDataModule):
             test part.
         split_seed: seed of the validation split.
         cache_dir: folder for the decoded images of a tree, ``~`` is expanded; None: ``root/.cache``.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
     """
 
     num_tasks = len(SUPERCLASSES)
@@ -89,11 +92,13 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         val_fraction: float = 0.0,
         split_seed: int = 0,
         cache_dir: str | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed)
-        self.save_hyperparameters()
+        super().__init__(root, batch_size, val_fraction, split_seed, augment)
+        # a checkpoint holds plain types; the config in it names the transforms
+        self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root))
         self.download = download
         self.cache_dir = None if cache_dir is None else local_path(cache_dir)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, draw
 from routing_lightning.datamodules.one_against_rest import one_against_rest, rows_by_class
@@ -23,6 +24,8 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         val_fraction: part of the training data for validation, in [0, 1), the same for each class; 0: validate on the
             test part.
         split_seed: seed of all draws.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
     """
 
     num_tasks = NUM_CLASSES
@@ -31,9 +34,16 @@ class DigitsMTLDataModule(MultiTaskDataModule):
     mean = (0.3053,)
     std = (0.3760,)
 
-    def __init__(self, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0) -> None:
-        super().__init__(None, batch_size, val_fraction, split_seed)
-        self.save_hyperparameters()
+    def __init__(
+        self,
+        batch_size: int = 16,
+        val_fraction: float = 0.0,
+        split_seed: int = 0,
+        augment: list[v2.Transform] | None = None,
+    ) -> None:
+        super().__init__(None, batch_size, val_fraction, split_seed, augment)
+        # a checkpoint holds plain types; the config in it names the transforms
+        self.save_hyperparameters(ignore=["augment"])
 
     def load_data(self) -> MultiTaskData:
         """Loads scikit-learn's digits; see the base class."""

@@ -11,11 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from routing_lightning.datamodules.augment import Augmentation
 from routing_lightning.datamodules.base import (
     Batch,
     MultiTaskData,
@@ -32,7 +30,6 @@ from routing_lightning.datamodules.parts import TEST, TRAIN, VAL, draw_parts
 from routing_lightning.datamodules.samplers import TrainingBatchSampler
 from routing_lightning.datamodules.sampling import TaskBatchSampler
 from routing_lightning.errors import UsageError
-from routing_lightning.noise import NoiseKeys
 from routing_lightning.paths import local_path
 from routing_lightning.targets import KINDS, Kind
 
@@ -127,7 +124,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         known_tasks: dict[str, list[str]] | None = None,
     ) -> None:
         root, manifest, cache_dir = (None if path is None else os.fspath(path) for path in (root, manifest, cache_dir))
-        super().__init__(root, batch_size, val_fraction, split_seed)
+        super().__init__(root, batch_size, val_fraction, split_seed, augment)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.manifest = None if manifest is None else Path(local_path(manifest))
@@ -139,7 +136,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self.crop = crop
         self.test_fraction = test_fraction
         self.sampling = sampling
-        self.augment = Augmentation(augment) if augment else None
         self.given_moments = mean, std
         self.skip_unreadable = skip_unreadable
         self.cache_dir = None if cache_dir is None else local_path(cache_dir)
@@ -414,39 +410,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
         )
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Augments training images, on the device; then as the base class."""
-        image, *rest = batch
-        training = self.trainer is not None and self.trainer.training
-        if training and self.augment is not None and image.dtype == torch.uint8:
-            self._seed_noise(image.device)
-            image = self._augmented(image)
-        return super().on_after_batch_transfer((image, *rest), dataloader_idx)
-
-    def _augmented(self, image: Tensor) -> Tensor:
-        assert self.augment is not None
-        try:
-            result: Tensor = self.augment(image)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise UsageError(f"augment cannot be applied: {error}; correct or remove the transform") from error
-        if result.shape != image.shape or result.dtype != torch.uint8:
-            raise UsageError(
-                f"augment makes {str(result.dtype).removeprefix('torch.')} images of shape {tuple(result.shape[1:])} "
-                f"out of uint8 images of shape {tuple(image.shape[1:])}, but must keep both: end with a transform to "
-                f"this size, and leave normalisation to mean and std"
-            )
-        return result
-
-    def _seed_noise(self, device: torch.device) -> None:
-        """Seeds torch by epoch, process and batch, so that a resumed run draws what the unbroken one would have."""
-        trainer: Any = self.trainer
-        keys = NoiseKeys(int(os.environ.get("PL_GLOBAL_SEED", 0)) + 1)  # others than those of the model's noise
-        batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        seed = keys.key(trainer.current_epoch, trainer.global_rank, batch)
-        torch.default_generator.manual_seed(seed)
-        if device.type != "cpu":
-            torch.get_device_module(device).manual_seed(seed)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import (
     MultiTaskData,
@@ -46,6 +47,8 @@ class MINMTLDataModule(MultiTaskDataModule):
             test part.
         split_seed: seed of the composition and of all splits.
         cache_dir: folder for the decoded images, ``~`` is expanded; None: ``root/.cache``.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -63,11 +66,13 @@ class MINMTLDataModule(MultiTaskDataModule):
         val_fraction: float = 0.0,
         split_seed: int = 0,
         cache_dir: str | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed)
-        self.save_hyperparameters()
+        super().__init__(root, batch_size, val_fraction, split_seed, augment)
+        # a checkpoint holds plain types; the config in it names the transforms
+        self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root))
         self.num_tasks = num_tasks
         self.num_classes = labels_per_task

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchvision.datasets import MNIST
 from torchvision.datasets.mnist import read_image_file, read_label_file
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, require_at_least
 from routing_lightning.datamodules.download import explained_download
@@ -40,6 +41,8 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         val_fraction: part of the training data for validation, in [0, 1), the same for each digit; 0: validate on the
             test part.
         split_seed: seed of all draws.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
     """
 
     num_tasks = NUM_CLASSES
@@ -57,10 +60,12 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         test_per_class: int = 20,
         val_fraction: float = 0.0,
         split_seed: int = 0,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         root = os.fspath(root)
-        super().__init__(root, batch_size, val_fraction, split_seed)
-        self.save_hyperparameters()
+        super().__init__(root, batch_size, val_fraction, split_seed, augment)
+        # a checkpoint holds plain types; the config in it names the transforms
+        self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root)) / "MNIST" / "raw"
         self.download = download
         self.train_per_class = train_per_class

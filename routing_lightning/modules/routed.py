@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.joint import FeatureFinder, watched
 from routing_lightning.modules.making import made
 from routing_lightning.modules.optimizing import sgd
 from routing_lightning.modules.pixels import PixelNormalisation
@@ -65,6 +67,9 @@ class RoutedClassifier(TaskClassifier):
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
         aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        joint_loss: share in [0, 1) of a loss over the classes of all tasks in the loss; see :class:`TaskClassifier`.
+        label_smoothing: share of the target that is spread over the classes in training, in [0, 1); likewise.
+        flip_test: evaluate by an image and its mirror image; likewise.
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -84,8 +89,13 @@ class RoutedClassifier(TaskClassifier):
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
         aggregator: nn.Module | None = None,
+        joint_loss: float = 0.0,
+        label_smoothing: float = 0.0,
+        flip_test: bool = False,
     ) -> None:
-        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
+        super().__init__(
+            num_tasks, num_classes, optimizer, lr_scheduler, lr_interval, joint_loss, label_smoothing, flip_test
+        )
         self.save_plain_hyperparameters(inspect.currentframe())
         self.automatic_optimization = False
         if gradient_clip_val is not None and not gradient_clip_val > 0:
@@ -103,12 +113,15 @@ class RoutedClassifier(TaskClassifier):
         sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
         body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
         self.network = RoutingNetwork(body, router, num_tasks)
-        logits = self.network.build(torch.zeros(1, *image_shape))
+        with FeatureFinder(body) if joint_loss else nullcontext() as finder:
+            logits = self.network.build(torch.zeros(1, *image_shape))
         if logits.dim() != 2 or logits.shape[1] != num_classes:
             raise UsageError(
                 f"{type(body).__name__} gives {tuple(logits.shape[1:])} numbers per image, but there are {num_classes} "
                 "classes; give a network that ends with one number for each."
             )
+        if finder is not None:
+            self.joint = finder.loss(joint_loss, num_tasks, num_classes)
         if router.old_blocks is not None:
             self.network.hold_back(router.old_tasks, router.old_blocks, router.old_lr)
             self.keeps_normalisation = True
@@ -190,6 +203,7 @@ class RoutedClassifier(TaskClassifier):
         """One batch of validation or test; returns ``prediction`` and ``trace`` of this process's, for callbacks."""
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=False)
+        logits = self.with_mirrored(logits, images, tasks)
         self.count_logits(stage, logits, tasks, labels)
         return {"prediction": self.predictions(logits, tasks), "trace": trace}
 
@@ -204,7 +218,8 @@ class RoutedClassifier(TaskClassifier):
             ``loss``: the detached mean loss; ``trace``: the trace of all processes' samples, for callbacks.
         """
         images, tasks, labels = batch
-        logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
+        with watched(self.joint, self.network.body) as features:
+            logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
         hits = self.hits(logits, tasks, labels)
         if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging: an epoch for batch normalisation alone
             loss = self.losses(logits, tasks, labels, apart=False).mean().detach()
@@ -215,6 +230,7 @@ class RoutedClassifier(TaskClassifier):
         losses = self.losses(logits, tasks, labels, apart)
         loss = losses.mean() if losses.dim() else losses
         reward = self.reward(hits, losses.detach(), tasks)
+        losses = self.trained_losses(losses, logits, features, tasks, labels)
         detector = self.detector
         if detector is not None and losses.device.type != "cpu":
             reward = reward + 0 * losses.detach()  # a loss that is not finite comes to the host with it

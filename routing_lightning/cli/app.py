@@ -46,6 +46,7 @@ from routing_lightning.cli.words import Words
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
+from routing_lightning.modules.schedule import LENGTHS
 from routing_lightning.parser import SentenceParser, one_sentence
 from routing_lightning.paths import local_path
 from routing_lightning.trust import LIBRARIES, imported, signature_of, takes_null
@@ -401,7 +402,12 @@ def refuse_null(part: Any, place: str) -> None:
     given = part.get("init_args")
     for name, value in (vars(given) if isinstance(given, Namespace) else {}).items():
         refuse_null(value, f"{place}.init_args.{name}")
-        if value is None and name not in SIZES and defaults.get(name) is not None and not takes_null(hints.get(name)):
+        if (
+            value is None
+            and name not in (*SIZES, *LENGTHS)
+            and defaults.get(name) is not None
+            and not takes_null(hints.get(name))
+        ):
             kind = inspect.formatannotation(hints[name])
             raise UsageError(f"{place}.init_args.{name} is null; give a value of type {kind}, or leave it out.")
 

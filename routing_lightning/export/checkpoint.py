@@ -254,7 +254,7 @@ def same_predictions(ours: Tensor, theirs: Tensor, kind: str, value: tuple[float
 
 def cost_of(trained: Trained) -> tuple[int, float]:
     """Number of the model's parameters and megabytes of its parameters and buffers, without metrics."""
-    parts = [part for name, part in trained.model.named_children() if name not in ("metrics", "aggregator")]
+    parts = [part for name, part in trained.model.named_children() if name not in ("metrics", "aggregator", "joint")]
     tensors = [tensor for part in parts for tensor in part.state_dict().values()]
     return sum(map(count_parameters, parts)), sum(tensor.numel() * tensor.element_size() for tensor in tensors) / 1e6
 

@@ -18,11 +18,13 @@ from routing_lightning.errors import UsageError
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
 from routing_lightning.modules.averaging import keep_counts
 from routing_lightning.modules.detect import LOOK, Detector
+from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
+from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
@@ -75,8 +77,15 @@ class TaskClassifier(OptimizingModule):
         num_tasks: T, number of tasks, at least 1.
         num_classes: C, the largest number of outputs of a task (classes, labels, or 1 for a value), at least 1.
         optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
-        lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
+        lr_scheduler: makes the learning rate scheduler from the optimizer; none by default. A length that is null or -1
+            is that of the run; see :class:`OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
+        joint_loss: share in [0, 1) of a loss over the classes of all tasks together in the loss of a training step, the
+            task's own having the rest; see :class:`~routing_lightning.modules.joint.JointLoss`. 0: none.
+        label_smoothing: share of the target that is spread over a task's classes in training, in [0, 1). Metrics and
+            rewards are of the loss without it.
+        flip_test: validate, test and predict by the mean of the logits of an image and its mirror image, which takes
+            twice the time; say so beside the numbers.
 
     Attributes:
         lr: learning rate in place of the optimizer's own, above 0, or None; Lightning's LearningRateFinder sets it.
@@ -93,14 +102,22 @@ class TaskClassifier(OptimizingModule):
         optimizer: OptimizerCallable = sgd,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
+        joint_loss: float = 0.0,
+        label_smoothing: float = 0.0,
+        flip_test: bool = False,
     ) -> None:
         super().__init__(optimizer, lr_scheduler, lr_interval)
+        check_joint_loss(joint_loss)
+        check_smoothing(label_smoothing)
         if num_tasks < 1:
             raise UsageError(f"num_tasks is {num_tasks}; give at least 1 task.")
         if num_classes < 1:
             raise UsageError(f"num_classes is {num_classes}; give the number of labels of a task, at least 1.")
         self.num_tasks = num_tasks
         self.num_classes = num_classes
+        self.label_smoothing = label_smoothing
+        self.flip_test = flip_test
+        self.joint: JointLoss | None = None  # a derived class makes it for its features
         self.label_mask: Tensor | None = None  # all tasks have all labels, unless the data say otherwise
         self.objective: Objective | None = None  # all tasks are of classes, likewise
         self.metrics = torch.nn.ModuleDict(
@@ -238,6 +255,12 @@ class TaskClassifier(OptimizingModule):
         targets = getattr(data, "targets", None)
         if isinstance(targets, Targets) and (stage == "fit" or self.objective is None):
             self.take_targets(targets)
+        other = [] if self.objective is None else [kind for kind in self.objective.targets.kinds if kind != "classes"]
+        if stage == "fit" and self.joint is not None and other:
+            raise UsageError(
+                f"joint_loss is {self.joint.weight} but the data have tasks of {other[0]}, and it is a loss over "
+                "classes; set it to 0, or train on tasks of classes alone."
+            )
 
     def take_targets(self, targets: Targets | None) -> None:
         """Takes over what the tasks ask for; done by the data or a checkpoint, and by hand for bare loaders.
@@ -393,6 +416,8 @@ class TaskClassifier(OptimizingModule):
                 self.resume(restored)
             self.tell_kept_values()
         loop = self.trainer.fit_loop
+        # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
+        loop._load_combined_loader_states()
         if not loop.restarted_mid_epoch:
             # With max_steps Lightning would take the start of an epoch for a place within one.
             loop.epoch_loop.restarting = False
@@ -417,10 +442,8 @@ class TaskClassifier(OptimizingModule):
     def tell_kept_values(self) -> None:
         """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""
         group = self.trainer.optimizers[0].param_groups[0]
-        for name in ("lr", "momentum", "weight_decay"):
-            own = self.configured.get(name)
+        for name, own in self.configured.items():
             kept = group.get("initial_lr", group["lr"]) if name == "lr" else group.get(name)
-            # Schedulers such as OneCycleLR set values of their own, also without a checkpoint.
             if own is not None and own != kept:
                 rank_zero_warn(
                     f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
@@ -470,11 +493,37 @@ class TaskClassifier(OptimizingModule):
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def losses(self, logits: Tensor, tasks: Tensor, labels: Tensor, apart: bool) -> Tensor:
+    def losses(self, logits: Tensor, tasks: Tensor, labels: Tensor, apart: bool, smoothing: float = 0.0) -> Tensor:
         """Loss of each sample (N,), or, where ``apart`` is false and one operation gives it, their mean ()."""
         if self.objective is not None:
-            return self.objective.losses(logits, tasks, labels)
+            return self.objective.losses(logits, tasks, labels, smoothing)
+        if smoothing:
+            return smoothed_cross_entropy(logits, labels, smoothing)
         return cross_entropy(logits.float(), labels, reduction="none" if apart else "mean")
+
+    def trained_losses(
+        self, losses: Tensor, logits: Tensor, features: list[Tensor], tasks: Tensor, labels: Tensor
+    ) -> Tensor:
+        """What a training step minimises, where that is more than the tasks' own losses.
+
+        Args:
+            losses: the tasks' own losses, (N,) or ().
+            logits: (N, C).
+            features: the features that the joint loss is of, where there is one, (N, size).
+            tasks: (N,).
+            labels: (N,) or (N, K).
+
+        Returns:
+            (N,) or ().
+        """
+        if self.label_smoothing:
+            losses = self.losses(logits, tasks, labels, apart=True, smoothing=self.label_smoothing)
+        if self.joint is None:
+            return losses
+        joint: Tensor = self.joint(features[0], tasks, labels, self.label_mask, self.label_smoothing)
+        self.log("train/joint_loss", joint.detach().mean())
+        weight = self.joint.weight
+        return (1 - weight) * losses + weight * (joint if losses.dim() else joint.mean())
 
     def hits(self, logits: Tensor, tasks: Tensor, labels: Tensor) -> Tensor:
         """Whether each sample's class is predicted, (N,) bool; false for tasks of another kind."""
@@ -487,9 +536,16 @@ class TaskClassifier(OptimizingModule):
     def evaluate(self, batch: Batch, stage: str) -> dict[str, Any]:
         """One batch of validation or test; returns the ``prediction``, for callbacks."""
         images, tasks, labels = batch
-        logits = self(images, tasks)
+        logits = self.with_mirrored(self(images, tasks), images, tasks)
         self.count_logits(stage, logits, tasks, labels)
         return {"prediction": self.predictions(logits, tasks)}
+
+    def with_mirrored(self, logits: Tensor, images: Tensor, tasks: Tensor) -> Tensor:
+        """Logits (N, C) of images, or, with ``flip_test``, their mean with those of the mirror images."""
+        if not self.flip_test:
+            return logits
+        mirrored: Tensor = self(images.flip(-1), tasks)
+        return (logits + mirrored) / 2
 
     def see_evaluation(self, batch_idx: int) -> None:
         """Stops if the images of a batch were not finite."""
@@ -527,6 +583,7 @@ class TaskClassifier(OptimizingModule):
         self.see_evaluation(batch_idx)
         images, tasks, labels = batch
         logits, route = self.logits_and_route(images, tasks)
+        logits = self.with_mirrored(logits, images, tasks)
         if self.objective is None:
             probability = logits.float().softmax(1).amax(1)
         else:

@@ -8,8 +8,10 @@ from typing import Any
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
+from routing_lightning.errors import UsageError
 from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.joint import JointLoss, watched
 from routing_lightning.modules.making import made
 from routing_lightning.modules.optimizing import sgd
 from routing_lightning.modules.pixels import PixelNormalisation
@@ -38,10 +40,14 @@ class MultiTaskClassifier(TaskClassifier):
         shared_features: whether all tasks share the features; otherwise each has its own, with the same first weights.
             They then normalise over the batch's samples of their task: enlarge the batch so that there are some.
         optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 4) by default.
-        lr_scheduler: makes the learning rate scheduler; none by default.
+        lr_scheduler: makes the learning rate scheduler; none by default. A length that is null or -1 is that of the
+            run; see :class:`OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         aggregator: combines the gradients of the tasks: such as ``torchjd.aggregation.PCGrad`` (needs the extra
             ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        joint_loss: share in [0, 1) of a loss over the classes of all tasks in the loss; see :class:`TaskClassifier`.
+        label_smoothing: share of the target that is spread over the classes in training, in [0, 1); likewise.
+        flip_test: evaluate by an image and its mirror image; likewise.
 
     Raises:
         UsageError: if a value is out of its range, sizes do not fit, or torchjd is asked for but not installed.
@@ -59,8 +65,13 @@ class MultiTaskClassifier(TaskClassifier):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_interval: str = "epoch",
         aggregator: nn.Module | None = None,
+        joint_loss: float = 0.0,
+        label_smoothing: float = 0.0,
+        flip_test: bool = False,
     ) -> None:
-        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
+        super().__init__(
+            num_tasks, num_classes, optimizer, lr_scheduler, lr_interval, joint_loss, label_smoothing, flip_test
+        )
         self.save_plain_hyperparameters(inspect.currentframe())
         check_image_shape(image_shape)
         self.shared_features = shared_features
@@ -72,6 +83,13 @@ class MultiTaskClassifier(TaskClassifier):
             self.features = front
         else:
             self.features = ModuleBlocks([front, *(copy.deepcopy(front) for _ in range(num_tasks - 1))])
+        if joint_loss:
+            if not shared_features:
+                raise UsageError(
+                    f"joint_loss is {joint_loss} but shared_features is false, so that no features are of all tasks; "
+                    "set joint_loss to 0 or shared_features to true."
+                )
+            self.joint = JointLoss(joint_loss, "", feature_size(front), num_tasks, num_classes)
         self.aggregator = aggregator
         self.parts: Tensor | None = None
 
@@ -101,11 +119,13 @@ class MultiTaskClassifier(TaskClassifier):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of a batch."""
         images, tasks, labels = batch
-        logits, auxiliary = self.run(images, tasks)
+        with watched(self.joint, self.network) as features:
+            logits, auxiliary = self.run(images, tasks)
         losses = self.losses(logits, tasks, labels, apart=True)
         mean = losses.detach().mean()
         self.count("train", mean, self.hits(logits, tasks, labels), tasks, logits, labels)
         self.log("train/loss_step", mean, prog_bar=True)
+        losses = self.trained_losses(losses, logits, features, tasks, labels)
         if auxiliary is not None:
             self.log("train/auxiliary_loss", auxiliary.detach())
             losses = losses + auxiliary

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, pad, smooth_l1_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, pad, smooth_l1_loss
 
 from routing_lightning.errors import UsageError
+from routing_lightning.modules.smoothing import smoothed_cross_entropy
 from routing_lightning.targets import Targets
 
 
@@ -92,13 +93,14 @@ class Objective:
             f"allowed is {allowed[kind]}; mend the data."
         )
 
-    def losses(self, logits: Tensor, tasks: Tensor, labels: Tensor) -> Tensor:
+    def losses(self, logits: Tensor, tasks: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Loss of each sample, (N,) float32.
 
         Args:
             logits: (N, C) or wider; those that a task does not have count for nothing.
             tasks: (N,) int64.
             labels: (N, K) float, K at most C: the class's number first; or 0 or 1 for each label; or the value first.
+            smoothing: label smoothing of classes, in [0, 1).
         """
         asked = self.asked(tasks, logits.device)
         logits, labels = logits[:, : self.num_classes].float(), labels.float()
@@ -106,7 +108,7 @@ class Objective:
         # Each kind is computed for all samples and then picked: to look at the kinds on the host would wait for the
         # device. What is not picked is kept finite, or its gradient, times zero, would be no number.
         classes = logits.masked_fill(~asked.own, -torch.inf)
-        by_class = cross_entropy(classes, torch.where(asked.classes, first, 0.0).long(), reduction="none")
+        by_class = smoothed_cross_entropy(classes, torch.where(asked.classes, first, 0.0).long(), smoothing)
         wanted = pad(labels, (0, self.num_classes - labels.shape[1])) * asked.labels[:, None]
         by_label = binary_cross_entropy_with_logits(scores, wanted, reduction="none") * asked.own
         off = torch.where(asked.value, (first - asked.mean) / asked.std, 0.0)

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
+from routing_lightning.modules.schedule import run_length, with_length
 from routing_lightning.networks.pace import learning_rate_factors
 
 
@@ -38,12 +41,27 @@ def check_keeps_factors(scheduler: Any, optimizer: torch.optim.Optimizer, factor
             )
 
 
+def told(optimizer: torch.optim.Optimizer, scheduler: Any = None) -> dict[str, Any]:
+    """Values of an optimizer that hold for a whole run: those that a schedule moves are not among them.
+
+    Args:
+        optimizer: the optimizer, before its first step.
+        scheduler: what moves its learning rate, made already; OneCycleLR and CyclicLR may move the momentum, too.
+    """
+    group = optimizer.param_groups[0]
+    found = {name: group.get(name) for name in ("momentum", "weight_decay")}
+    if getattr(scheduler, "cycle_momentum", False):
+        del found["momentum"]
+    return {"lr": group.get("initial_lr", group.get("lr")), **found}
+
+
 class OptimizingModule(L.LightningModule):
     """A module with one optimizer over its parameters and, if wanted, one schedule of its learning rate.
 
     Args:
         optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
-        lr_scheduler: makes the learning rate scheduler from the optimizer; none by default.
+        lr_scheduler: makes the learning rate scheduler from the optimizer; none by default. A length (``total_steps``,
+            ``T_max``, ``total_iters``) that is null or -1 is that of the run, in the unit of ``lr_interval``.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
 
     Attributes:
@@ -81,12 +99,24 @@ class OptimizingModule(L.LightningModule):
         groups = [[p for p in parameters if factor_of.get(id(p), 1.0) == factor] for factor in factors]
         return [{"params": group} for group in groups], factors
 
+    def batches_per_step(self, epoch: int) -> int:
+        """Batches per optimizer step in an epoch, from 0."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, GradientAccumulationScheduler):
+                return int(callback.get_accumulate_grad_batches(epoch))
+        return self.trainer.accumulate_grad_batches
+
+    def run_length(self, interval: str) -> int:
+        """Number of ``"epoch"`` or ``"step"`` of a schedule in the run."""
+        return run_length(self.trainer, self.batches_per_step, interval)
+
     def configure_optimizers(self) -> Any:
         """Optimizer and scheduler as configured.
 
         Raises:
-            UsageError: if the optimizer or scheduler refuses its values.
+            UsageError: if the optimizer or scheduler refuses its values, or its length is that of a run without end.
         """
+        make_lr_scheduler = with_length(self.make_lr_scheduler, partial(self.run_length, self.lr_interval))
         try:
             parameters, factors = self.parameter_groups()
             optimizer = self.make_optimizer(parameters)
@@ -97,10 +127,11 @@ class OptimizingModule(L.LightningModule):
                 raise ValueError("LBFGS evaluates the loss several times per step, which is not supported here")
             if not all(math.isfinite(group.get("lr", 0)) for group in optimizer.param_groups):
                 raise ValueError(f"lr is {optimizer.param_groups[0]['lr']}, which is no finite number")
-            self.configured = {**optimizer.defaults, "lr": optimizer.param_groups[0].get("lr")}
-            if self.make_lr_scheduler is None:
+            self.configured = told(optimizer)
+            if make_lr_scheduler is None:
                 return optimizer
-            scheduler = self.make_lr_scheduler(optimizer)
+            scheduler = make_lr_scheduler(optimizer)
+            self.configured = told(optimizer, scheduler)
             if len(factors) > 1:
                 check_keeps_factors(scheduler, optimizer, factors)
         except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:

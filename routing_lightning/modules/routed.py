@@ -4,6 +4,8 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,10 +19,12 @@ from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.copying import copy_block
 from routing_lightning.modules.gather import TraceGatherer
 from routing_lightning.modules.gradients import check_aggregator, combine_gradients
+from routing_lightning.modules.joint import FeatureFinder, watched
 from routing_lightning.modules.making import made
 from routing_lightning.modules.optimizing import sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY
+from routing_lightning.modules.schedule import with_length
 from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import check_image_shape
 from routing_lightning.networks.paper import RoutingAllFC
@@ -57,13 +61,17 @@ class RoutedClassifier(TaskClassifier):
             tasks of labels or values, of which a prediction is more or less right; ``"negative_loss"``: minus the loss
             for all (paper, section 3.1.1).
         optimizer: makes the optimizer of the network; SGD with lr 1e-2 (paper, section 4) by default.
-        lr_scheduler: makes the learning rate scheduler; none by default.
+        lr_scheduler: makes the learning rate scheduler; none by default. A length that is null or -1 is that of the
+            run; see :class:`OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own
             option for modules that optimize manually.)
         accumulate_grad_batches: batches per optimizer step, at least 1. (Likewise.)
         aggregator: combines the tasks' gradients, such as ``torchjd.aggregation.PCGrad`` (needs the extra ``jd``);
             see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.
+        joint_loss: share in [0, 1) of a loss over the classes of all tasks in the loss; see :class:`TaskClassifier`.
+        label_smoothing: share of the target that is spread over the classes in training, in [0, 1); likewise.
+        flip_test: evaluate by an image and its mirror image; likewise.
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -83,8 +91,13 @@ class RoutedClassifier(TaskClassifier):
         gradient_clip_val: float | None = None,
         accumulate_grad_batches: int = 1,
         aggregator: nn.Module | None = None,
+        joint_loss: float = 0.0,
+        label_smoothing: float = 0.0,
+        flip_test: bool = False,
     ) -> None:
-        super().__init__(num_tasks, num_classes, optimizer, lr_scheduler, lr_interval)
+        super().__init__(
+            num_tasks, num_classes, optimizer, lr_scheduler, lr_interval, joint_loss, label_smoothing, flip_test
+        )
         self.save_plain_hyperparameters(inspect.currentframe())
         self.automatic_optimization = False
         if gradient_clip_val is not None and not gradient_clip_val > 0:
@@ -102,12 +115,15 @@ class RoutedClassifier(TaskClassifier):
         sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
         body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
         self.network = RoutingNetwork(body, router, num_tasks)
-        logits = self.network.build(torch.zeros(1, *image_shape))
+        with FeatureFinder(body) if joint_loss else nullcontext() as finder:
+            logits = self.network.build(torch.zeros(1, *image_shape))
         if logits.dim() != 2 or logits.shape[1] != num_classes:
             raise UsageError(
                 f"{type(body).__name__} gives {tuple(logits.shape[1:])} numbers per image, but there are {num_classes} "
                 "classes; give a network that ends with one number for each."
             )
+        if finder is not None:
+            self.joint = finder.loss(joint_loss, num_tasks, num_classes)
         if router.old_blocks is not None:
             self.network.hold_back(router.old_tasks, router.old_blocks, router.old_lr)
             self.keeps_normalisation = True
@@ -189,6 +205,7 @@ class RoutedClassifier(TaskClassifier):
         """One batch of validation or test; returns ``prediction`` and ``trace`` of this process's, for callbacks."""
         images, tasks, labels = batch
         logits, trace = self.route(images, tasks, explore=False)
+        logits = self.with_mirrored(logits, images, tasks)
         self.count_logits(stage, logits, tasks, labels)
         return {"prediction": self.predictions(logits, tasks), "trace": trace}
 
@@ -203,7 +220,8 @@ class RoutedClassifier(TaskClassifier):
             ``loss``: the detached mean loss; ``trace``: the trace of all processes' samples, for callbacks.
         """
         images, tasks, labels = batch
-        logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
+        with watched(self.joint, self.network.body) as features:
+            logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
         hits = self.hits(logits, tasks, labels)
         if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging: an epoch for batch normalisation alone
             loss = self.losses(logits, tasks, labels, apart=False).mean().detach()
@@ -214,6 +232,7 @@ class RoutedClassifier(TaskClassifier):
         losses = self.losses(logits, tasks, labels, apart)
         loss = losses.mean() if losses.dim() else losses
         reward = self.reward(hits, losses.detach(), tasks)
+        losses = self.trained_losses(losses, logits, features, tasks, labels)
         detector = self.detector
         if detector is not None and losses.device.type != "cpu":
             reward = reward + 0 * losses.detach()  # a loss that is not finite comes to the host with it
@@ -294,10 +313,19 @@ class RoutedClassifier(TaskClassifier):
         own = super().configure_optimizers()
         blocks = {id(parameter) for parameter in self.network.block_parameters()}
         self.shared_parameters = [p for p in self.trained_parameters() if id(p) not in blocks]
+        learners = [part for part in self.router.modules() if hasattr(part, "make_lr_scheduler")]
+        makers = [learner.make_lr_scheduler for learner in learners]
         try:
+            for learner, make in zip(learners, makers, strict=True):
+                learner.make_lr_scheduler = with_length(make, partial(self.run_length, "epoch"))
             routers = self.router.configure()
+        except UsageError:
+            raise
         except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             raise UsageError(f"the router's optimizer refuses its values: {error}; mend its init_args.") from error
+        finally:
+            for learner, make in zip(learners, makers, strict=True):
+                learner.make_lr_scheduler = make
         if not routers:
             return own
         first = own if isinstance(own, dict) else {"optimizer": own}
@@ -306,6 +334,10 @@ class RoutedClassifier(TaskClassifier):
             {"optimizer": optimizer} | ({"lr_scheduler": scheduler} if scheduler else {})
             for optimizer, scheduler in routers
         ]
+
+    def batches_per_step(self, epoch: int) -> int:
+        """Batches per optimizer step; see the base class."""
+        return self.accumulate_grad_batches
 
     def trained_parameters(self) -> list[nn.Parameter]:
         """Parameters of the network, and those of the router that it does not move itself."""

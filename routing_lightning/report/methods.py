@@ -82,7 +82,8 @@ def method_name(config: dict[str, Any]) -> str:
     args = _args(model)
     name = _routing_name(args) if "router" in args else _network_name(model)
     aggregator = _class(args.get("aggregator"))
-    return f"{name} + {aggregator}" if aggregator else name
+    extra = [aggregator, "joint loss" if args.get("joint_loss") else None, "flip" if args.get("flip_test") else None]
+    return " + ".join([name, *filter(None, extra)])
 
 
 def _network_name(model: dict[str, Any]) -> str:

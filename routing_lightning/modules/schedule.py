@@ -1,0 +1,77 @@
+"""Lengths of learning rate schedules that come from the run."""
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import lightning as L
+from torch.optim.lr_scheduler import LRScheduler
+
+from routing_lightning.errors import UsageError
+
+LENGTHS = ("total_steps", "T_max", "total_iters")
+"""What torch's schedulers call the number of their steps: OneCycleLR, CosineAnnealingLR, LinearLR and PolynomialLR."""
+
+
+def open_length(make: Any) -> str | None:
+    """Name of the argument for a schedule's length that is left to the run, null or -1; None if there is none.
+
+    Args:
+        make: what makes a scheduler of an optimizer, as a config or ``functools.partial`` gives it.
+    """
+    if not isinstance(make, partial):
+        return None
+    kinds = [part for part in (make.func, *make.args) if inspect.isclass(part) and issubclass(part, LRScheduler)]
+    if not kinds:
+        return None
+    for name in LENGTHS:
+        if name in inspect.signature(kinds[0]).parameters:
+            # OneCycleLR takes its length in two ways, of which torch checks the second.
+            given = [make.keywords.get(other) for other in ("epochs", "steps_per_epoch")]
+            is_open = name in make.keywords or inspect.signature(kinds[0]).parameters[name].default is None
+            return name if is_open and make.keywords.get(name) in (None, -1) and given == [None, None] else None
+    return None
+
+
+def with_length(make: Any, length: Callable[[], int]) -> Any:
+    """What makes a scheduler, with the length that its values leave open; as it is where they leave none open.
+
+    Args:
+        make: what makes a scheduler of an optimizer; None: there is none.
+        length: gives the length.
+    """
+    name = open_length(make)
+    return make if name is None else partial(make, **{name: length()})
+
+
+def run_length(trainer: L.Trainer, batches_per_step: Callable[[int], int], interval: str) -> int:
+    """Number of steps that a schedule makes in a run, at least 1.
+
+    Args:
+        trainer: the Trainer of the run.
+        batches_per_step: batches per optimizer step, at least 1, in an epoch, from 0; its last step may have fewer.
+        interval: ``"epoch"``, or ``"step"``: an optimizer step.
+
+    Raises:
+        UsageError: if nothing says how long the run is.
+    """
+    trainer.fit_loop.setup_data()
+    batches, epochs, most = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
+    endless, countless = epochs in (None, -1), math.isinf(batches)
+    if countless and interval == "epoch" and not endless:
+        return max(1, int(epochs or 1))
+    if countless and interval == "step" and most != -1:
+        return most
+    if countless or (endless and most == -1):
+        raise UsageError(
+            f"the length of lr_scheduler is left to the run, but trainer.max_epochs {epochs} and trainer.max_steps "
+            f"{most} do not say how many {interval}s that has; set trainer.max_{interval}s, or the length in the "
+            "init_args of lr_scheduler."
+        )
+    done = steps = 0
+    while (endless or done < max(1, int(epochs or 1))) and (most == -1 or steps < most):
+        steps += max(1, math.ceil(batches / batches_per_step(done)))
+        done += 1
+    return max(1, done if interval == "epoch" else steps if most == -1 else min(steps, most))

@@ -1,0 +1,123 @@
+"""Schedules whose length comes from the run end with it, whatever says how long that is."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, PolynomialLR, StepLR
+
+from routing_lightning.cli import main
+from routing_lightning.errors import UsageError
+from routing_lightning.modules import RoutedClassifier
+from routing_lightning.modules.schedule import open_length
+from routing_lightning.routers import REINFORCE, MLPPolicy, RewardRouter
+from tests.modules.test_resume import MODELS, check, fit
+
+ROOT = Path(__file__).parents[2]
+BATCHES = 5  # of an epoch of `fit`
+ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, total_steps=None)
+
+
+def schedulers(trainer):
+    return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize(
+    ("schedule", "name"),
+    [
+        (ONE_CYCLE, "total_steps"),
+        (partial(OneCycleLR, max_lr=0.1), "total_steps"),
+        (partial(CosineAnnealingLR, T_max=-1), "T_max"),
+        (partial(LinearLR, total_iters=None), "total_iters"),
+        (partial(PolynomialLR, total_iters=-1), "total_iters"),
+    ],
+)
+def test_each_schedule_has_the_length_of_the_run(schedule, name, interval):
+    trainer, _ = fit(MODELS["routed"](lr_scheduler=schedule, lr_interval=interval), max_epochs=3)
+    [scheduler] = schedulers(trainer)
+    assert getattr(scheduler, name) == scheduler.last_epoch == {"step": 3 * BATCHES, "epoch": 3}[interval]
+
+
+@pytest.mark.parametrize(
+    ("of_the_model", "of_the_run", "steps"),
+    [
+        ({"accumulate_grad_batches": 2}, {}, 6),  # 2 + 2 + 1 batches, twice
+        ({"accumulate_grad_batches": 9}, {}, 2),
+        ({}, {"max_steps": 7}, 7),
+        ({}, {"max_epochs": -1, "max_steps": 7}, 7),
+        ({}, {"limit_train_batches": 0.4}, 4),
+        ({}, {"overfit_batches": 1}, 2),
+    ],
+)
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_the_length_is_that_of_the_steps_made(model, of_the_model, of_the_run, steps):
+    if model == "baseline":  # Lightning optimizes it, and has these options
+        of_the_model, of_the_run = {}, of_the_run | of_the_model
+    made = MODELS[model](lr_scheduler=ONE_CYCLE, lr_interval="step", **of_the_model)
+    trainer, _ = fit(made, **of_the_run)
+    [scheduler] = schedulers(trainer)
+    assert scheduler.total_steps == scheduler.last_epoch == trainer.global_step == steps
+
+
+def test_accumulation_that_changes_counts_epoch_by_epoch():
+    model = MODELS["baseline"](lr_scheduler=ONE_CYCLE, lr_interval="step")
+    trainer, _ = fit(model, GradientAccumulationScheduler({0: 1, 1: 3}))
+    assert schedulers(trainer)[0].total_steps == trainer.global_step == 5 + 2
+
+
+def test_routers_schedules_have_the_length_of_the_run_each_time():
+    learner = REINFORCE(0.1, lr_scheduler=partial(LinearLR, total_iters=-1))
+    model = MODELS["routed"](router=RewardRouter(MLPPolicy(4), learner), lr_scheduler=partial(StepLR, step_size=1))
+    for epochs in (2, 3):
+        trainer, _ = fit(model, max_epochs=epochs)
+        assert [getattr(one, "total_iters", None) for one in schedulers(trainer)] == [None, epochs]
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_a_resumed_run_keeps_its_schedule_and_says_nothing_of_it(model, tmp_path, recwarn):
+    made = partial(MODELS[model], lr_scheduler=ONE_CYCLE, lr_interval="step")
+    whole, _ = fit(made(), ModelCheckpoint(tmp_path, every_n_train_steps=3, save_top_k=-1))
+    for path in sorted(tmp_path.glob("*.ckpt")):
+        resumed, _ = fit(made(), ckpt_path=path)
+        check(whole, resumed, str(path), finished=True)
+    assert not [warning for warning in recwarn if "goes on with" in str(warning.message)]
+
+
+def test_given_lengths_stay():
+    for schedule in (
+        partial(OneCycleLR, max_lr=0.1, total_steps=7),
+        partial(OneCycleLR, max_lr=0.1, epochs=1, steps_per_epoch=9),
+        partial(OneCycleLR, max_lr=0.1, epochs=1),  # which torch refuses
+        partial(LinearLR, start_factor=0.5),  # 5 by default
+        partial(StepLR, step_size=3),
+        lambda optimizer: LinearLR(optimizer),
+    ):
+        assert open_length(schedule) is None
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_run_without_end_is_told(interval):
+    model = MODELS["routed"](lr_scheduler=ONE_CYCLE, lr_interval=interval)
+    with pytest.raises(UsageError, match=rf"max_epochs -1 and .*set trainer.max_{interval}s, or"):
+        fit(model, max_epochs=-1)
+
+
+def test_from_the_command_line_the_saved_config_leaves_it_open(tmp_path):
+    configs = [f"--config={ROOT / 'configs' / place}.yaml" for place in ("data/digits_mtl", "methods/wpl")]
+    schedule = "{class_path: OneCycleLR, init_args: {max_lr: 0.05, total_steps: null}}"
+    words = [f"--model.init_args.lr_scheduler={schedule}", "--model.init_args.lr_interval=step", "--record=null"]
+    short = ["--trainer.limit_train_batches=4", "--trainer.limit_val_batches=1", "--trainer.enable_progress_bar=false"]
+    place = [f"--trainer.default_root_dir={tmp_path}", "--trainer.accelerator=cpu"]
+    cli = main(["fit", *configs, *words, *short, *place, "--trainer.max_epochs=2"])
+    config = Path(cli.trainer.log_dir) / "config.yaml"
+    saved = yaml.safe_load(config.read_text())["model"]["init_args"]["lr_scheduler"]["init_args"]
+    assert saved["total_steps"] is None
+    assert schedulers(cli.trainer)[0].total_steps == 8
+    path = cli.trainer.checkpoint_callback.best_model_path
+    assert RoutedClassifier.load_from_checkpoint(path).make_lr_scheduler.keywords["total_steps"] is None
+    other = "--model.init_args.lr_scheduler={class_path: LinearLR, init_args: {total_iters: null}}"
+    again = main(["fit", f"--config={config}", other, "--trainer.max_epochs=1"])
+    assert schedulers(again.trainer)[0].total_iters == 4

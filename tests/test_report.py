@@ -238,6 +238,14 @@ def test_shipped_configs_have_the_paper_s_names(names, dataset, method):
     assert (dataset, method) in paper_values()
 
 
+def test_data_that_are_not_the_whole_have_names_of_their_own():
+    config = config_of(0, "data/cifar_mtl", "methods/wpl")
+    config["data"]["init_args"] |= {"train_fraction": 0.1, "train_per_task": None}
+    assert dataset_name(config) == "CIFAR-MTL, 10 % of the training data"
+    config["data"]["init_args"] |= {"train_fraction": 1.0, "train_per_task": [50] * 19 + [2500]}
+    assert dataset_name(config) == "CIFAR-MTL, 3,450 training images"
+
+
 @pytest.mark.parametrize(
     ("names", "method"),
     [

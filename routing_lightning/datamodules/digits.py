@@ -23,6 +23,8 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         val_fraction: part of the training data for validation, in [0, 1), the same for each class; 0: validate on the
             test part.
         split_seed: seed of all draws.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
     num_tasks = NUM_CLASSES
@@ -31,8 +33,15 @@ class DigitsMTLDataModule(MultiTaskDataModule):
     mean = (0.3053,)
     std = (0.3760,)
 
-    def __init__(self, batch_size: int = 16, val_fraction: float = 0.0, split_seed: int = 0) -> None:
-        super().__init__(None, batch_size, val_fraction, split_seed)
+    def __init__(
+        self,
+        batch_size: int = 16,
+        val_fraction: float = 0.0,
+        split_seed: int = 0,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
+    ) -> None:
+        super().__init__(None, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
         self.save_hyperparameters()
 
     def load_data(self) -> MultiTaskData:

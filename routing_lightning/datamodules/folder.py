@@ -104,6 +104,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
         cache_dir: folder for the decoded images, ``~`` is expanded; None: ``.cache`` in ``root``.
         known_tasks: labels by task of what a network was trained on before tasks joined; these come first, in this
             order, and their images need not be there. The command ``extend`` sets this.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
     def __init__(
@@ -125,9 +127,11 @@ class FolderMTLDataModule(MultiTaskDataModule):
         skip_unreadable: bool = False,
         cache_dir: str | None = None,
         known_tasks: dict[str, list[str]] | None = None,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
         root, manifest, cache_dir = (None if path is None else os.fspath(path) for path in (root, manifest, cache_dir))
-        super().__init__(root, batch_size, val_fraction, split_seed)
+        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.manifest = None if manifest is None else Path(local_path(manifest))
@@ -248,8 +252,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self._tell(notes)
         self._digests = _part_digests(plan)
         self._note_other_images()
-        self._set_moments(train)
         listing = self.listing
+        self._set_moments(self.thinned(train, listing.task_names))
         validation = val if len(val) else None
         return MultiTaskData(listing.task_names, listing.class_names, train, validation, test, listing.kinds)
 

@@ -46,6 +46,8 @@ class MINMTLDataModule(MultiTaskDataModule):
             test part.
         split_seed: seed of the composition and of all splits.
         cache_dir: folder for the decoded images, ``~`` is expanded; None: ``root/.cache``.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -63,10 +65,12 @@ class MINMTLDataModule(MultiTaskDataModule):
         val_fraction: float = 0.0,
         split_seed: int = 0,
         cache_dir: str | None = None,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed)
+        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
         self.save_hyperparameters()
         self.folder = Path(local_path(root))
         self.num_tasks = num_tasks

@@ -40,6 +40,8 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         val_fraction: part of the training data for validation, in [0, 1), the same for each digit; 0: validate on the
             test part.
         split_seed: seed of all draws.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
     num_tasks = NUM_CLASSES
@@ -57,9 +59,11 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         test_per_class: int = 20,
         val_fraction: float = 0.0,
         split_seed: int = 0,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
         root = os.fspath(root)
-        super().__init__(root, batch_size, val_fraction, split_seed)
+        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
         self.save_hyperparameters()
         self.folder = Path(local_path(root)) / "MNIST" / "raw"
         self.download = download

@@ -16,11 +16,14 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
 
+from routing_lightning.datamodules.augment import Augmentation
 from routing_lightning.datamodules.paging import fetch, read_only_what_is_asked_for, scarce
 from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
 from routing_lightning.datamodules.thinning import thin
 from routing_lightning.errors import UsageError
+from routing_lightning.noise import NoiseKeys
 from routing_lightning.paths import local_path
 from routing_lightning.targets import KINDS, Kind, Targets
 from routing_lightning.trust import checked_file
@@ -213,6 +216,9 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             within a larger one.
         train_per_task: training images of each task, one number for each, drawn likewise; None: all, or
             ``train_fraction`` of them.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`. A subclass leaves them out of its
+            hyperparameters (``save_hyperparameters(ignore=["augment"])``): a checkpoint holds plain types.
 
     Attributes:
         root: folder of the data, ``~`` expanded, or None.
@@ -254,6 +260,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         split_seed: int = 0,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         super().__init__()
         self.root = None if root is None else local_path(root)
@@ -262,6 +269,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self.split_seed = split_seed
         self.train_fraction = train_fraction
         self.train_per_task = train_per_task
+        self.augment = Augmentation(augment) if augment else None
         self._is_set_up = False
         self._is_loading = False
         self._moments: tuple[Tensor, Tensor] | None = None
@@ -506,7 +514,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return _loader(self.test_dataset, sampler)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Turns uint8 images into normalised float32 ones, on the device.
+        """Turns uint8 images into normalised float32 ones, on the device; in training it augments them before.
 
         Args:
             batch: ``(image, task, label)``, image (B, C, H, W). Images that are not uint8 are left alone.
@@ -518,8 +526,35 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         image, *rest = batch
         if image.dtype != torch.uint8:
             return batch
+        if self.augment is not None and self.trainer is not None and self.trainer.training:
+            self._seed_noise(image.device)
+            image = self._augmented(image)
         scale, shift = self._scale_and_shift(image.device)
         return (image.to(torch.float32).mul_(scale).add_(shift), *rest)
+
+    def _augmented(self, image: Tensor) -> Tensor:
+        assert self.augment is not None
+        try:
+            result: Tensor = self.augment(image)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise UsageError(f"augment cannot be applied: {error}; correct or remove the transform") from error
+        if result.shape != image.shape or result.dtype != torch.uint8:
+            raise UsageError(
+                f"augment makes {str(result.dtype).removeprefix('torch.')} images of shape {tuple(result.shape[1:])} "
+                f"out of uint8 images of shape {tuple(image.shape[1:])}, but must keep both: end with a transform to "
+                f"this size, and leave normalisation to mean and std"
+            )
+        return result
+
+    def _seed_noise(self, device: torch.device) -> None:
+        """Seeds torch by epoch, process and batch, so that a resumed run draws what the unbroken one would have."""
+        trainer: Any = self.trainer
+        keys = NoiseKeys(int(os.environ.get("PL_GLOBAL_SEED", 0)) + 1)  # others than those of the model's noise
+        batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        seed = keys.key(trainer.current_epoch, trainer.global_rank, batch)
+        torch.default_generator.manual_seed(seed)
+        if device.type != "cpu":
+            torch.get_device_module(device).manual_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
         """What the splits depend on, so that a checkpoint is judged on data that it was not trained on."""

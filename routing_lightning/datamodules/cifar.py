@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR100
 from torchvision.datasets.utils import check_integrity
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import (
     MultiTaskData,
@@ -75,6 +76,7 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         cache_dir: folder for the decoded images of a tree, ``~`` is expanded; None: ``root/.cache``.
         train_fraction: part of the training data to train on; see the base class.
         train_per_task: training images of each task; see the base class.
+        augment: transforms that change training images at random; see the base class.
     """
 
     num_tasks = len(SUPERCLASSES)
@@ -93,11 +95,12 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         cache_dir: str | None = None,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
-        self.save_hyperparameters()
+        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
+        self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root))
         self.download = download
         self.cache_dir = None if cache_dir is None else local_path(cache_dir)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, draw
 from routing_lightning.datamodules.one_against_rest import one_against_rest, rows_by_class
@@ -25,6 +26,7 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         split_seed: seed of all draws.
         train_fraction: part of the training data to train on; see the base class.
         train_per_task: training images of each task; see the base class.
+        augment: transforms that change training images at random; see the base class.
     """
 
     num_tasks = NUM_CLASSES
@@ -40,9 +42,10 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         split_seed: int = 0,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
-        super().__init__(None, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
-        self.save_hyperparameters()
+        super().__init__(None, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
+        self.save_hyperparameters(ignore=["augment"])
 
     def load_data(self) -> MultiTaskData:
         """Loads scikit-learn's digits; see the base class."""

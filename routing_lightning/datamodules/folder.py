@@ -11,11 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from routing_lightning.datamodules.augment import Augmentation
 from routing_lightning.datamodules.base import (
     Batch,
     MultiTaskData,
@@ -32,7 +30,6 @@ from routing_lightning.datamodules.parts import TEST, TRAIN, VAL, draw_parts
 from routing_lightning.datamodules.samplers import TrainingBatchSampler
 from routing_lightning.datamodules.sampling import TaskBatchSampler
 from routing_lightning.errors import UsageError
-from routing_lightning.noise import NoiseKeys
 from routing_lightning.paths import local_path
 from routing_lightning.targets import KINDS, Kind
 
@@ -96,8 +93,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
         sampling: how often a training epoch sees each task: ``"size"``: each sample once; ``"balanced"``: all tasks as
             often; a temperature t, at least 1: in proportion to n^(1/t), n being the samples of the task. An epoch has
             as many samples in each case.
-        augment: transforms of torchvision, v2, that change training images at random; see
-            :class:`~routing_lightning.datamodules.augment.Augmentation`.
         mean: mean of each of three channels, in units of [0, 1]; None: measured on the training part.
         std: standard deviation likewise.
         skip_unreadable: leave out images that cannot be read or are missing; otherwise they are an error.
@@ -106,6 +101,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
             order, and their images need not be there. The command ``extend`` sets this.
         train_fraction: part of the training data to train on; see the base class.
         train_per_task: training images of each task; see the base class.
+        augment: transforms that change training images at random; see the base class.
     """
 
     def __init__(
@@ -121,7 +117,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
         manifest: str | None = None,
         kinds: dict[str, Literal["classes", "labels", "value"]] | None = None,
         sampling: Literal["size", "balanced"] | float = "size",
-        augment: list[v2.Transform] | None = None,
         mean: list[float] | None = None,
         std: list[float] | None = None,
         skip_unreadable: bool = False,
@@ -129,9 +124,10 @@ class FolderMTLDataModule(MultiTaskDataModule):
         known_tasks: dict[str, list[str]] | None = None,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         root, manifest, cache_dir = (None if path is None else os.fspath(path) for path in (root, manifest, cache_dir))
-        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
+        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.manifest = None if manifest is None else Path(local_path(manifest))
@@ -143,7 +139,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self.crop = crop
         self.test_fraction = test_fraction
         self.sampling = sampling
-        self.augment = Augmentation(augment) if augment else None
         self.given_moments = mean, std
         self.skip_unreadable = skip_unreadable
         self.cache_dir = None if cache_dir is None else local_path(cache_dir)
@@ -418,39 +413,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
         )
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Augments training images, on the device; then as the base class."""
-        image, *rest = batch
-        training = self.trainer is not None and self.trainer.training
-        if training and self.augment is not None and image.dtype == torch.uint8:
-            self._seed_noise(image.device)
-            image = self._augmented(image)
-        return super().on_after_batch_transfer((image, *rest), dataloader_idx)
-
-    def _augmented(self, image: Tensor) -> Tensor:
-        assert self.augment is not None
-        try:
-            result: Tensor = self.augment(image)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise UsageError(f"augment cannot be applied: {error}; correct or remove the transform") from error
-        if result.shape != image.shape or result.dtype != torch.uint8:
-            raise UsageError(
-                f"augment makes {str(result.dtype).removeprefix('torch.')} images of shape {tuple(result.shape[1:])} "
-                f"out of uint8 images of shape {tuple(image.shape[1:])}, but must keep both: end with a transform to "
-                f"this size, and leave normalisation to mean and std"
-            )
-        return result
-
-    def _seed_noise(self, device: torch.device) -> None:
-        """Seeds torch by epoch, process and batch, so that a resumed run draws what the unbroken one would have."""
-        trainer: Any = self.trainer
-        keys = NoiseKeys(int(os.environ.get("PL_GLOBAL_SEED", 0)) + 1)  # others than those of the model's noise
-        batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        seed = keys.key(trainer.current_epoch, trainer.global_rank, batch)
-        torch.default_generator.manual_seed(seed)
-        if device.type != "cpu":
-            torch.get_device_module(device).manual_seed(seed)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

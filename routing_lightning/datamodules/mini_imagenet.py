@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import (
     MultiTaskData,
@@ -48,6 +49,7 @@ class MINMTLDataModule(MultiTaskDataModule):
         cache_dir: folder for the decoded images, ``~`` is expanded; None: ``root/.cache``.
         train_fraction: part of the training data to train on; see the base class.
         train_per_task: training images of each task; see the base class.
+        augment: transforms that change training images at random; see the base class.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -67,11 +69,12 @@ class MINMTLDataModule(MultiTaskDataModule):
         cache_dir: str | None = None,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
-        self.save_hyperparameters()
+        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
+        self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root))
         self.num_tasks = num_tasks
         self.num_classes = labels_per_task

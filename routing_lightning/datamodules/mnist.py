@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchvision.datasets import MNIST
 from torchvision.datasets.mnist import read_image_file, read_label_file
+from torchvision.transforms import v2
 
 from routing_lightning.datamodules.base import MultiTaskData, MultiTaskDataModule, require_at_least
 from routing_lightning.datamodules.download import explained_download
@@ -42,6 +43,7 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         split_seed: seed of all draws.
         train_fraction: part of the training data to train on; see the base class.
         train_per_task: training images of each task; see the base class.
+        augment: transforms that change training images at random; see the base class.
     """
 
     num_tasks = NUM_CLASSES
@@ -61,10 +63,11 @@ class MNISTMTLDataModule(MultiTaskDataModule):
         split_seed: int = 0,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
+        augment: list[v2.Transform] | None = None,
     ) -> None:
         root = os.fspath(root)
-        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task)
-        self.save_hyperparameters()
+        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
+        self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root)) / "MNIST" / "raw"
         self.download = download
         self.train_per_class = train_per_class

@@ -1,0 +1,34 @@
+"""Tasks of two modalities: some see each picture changed in a fixed way."""
+
+import torch
+from torch import Tensor
+
+from routing_lightning.datamodules.base import MultiTaskDataset
+
+
+class TwoModalities(MultiTaskDataset):
+    """Samples of which some see their image as :func:`other_modality`; changed as a batch is gathered, not in memory.
+
+    Args:
+        images: as for the base class.
+        index: as for the base class.
+        tasks: as for the base class.
+        labels: as for the base class.
+        changed: whether each image is changed, (M,), bool.
+    """
+
+    def __init__(self, images: Tensor, index: Tensor, tasks: Tensor, labels: Tensor, changed: Tensor) -> None:
+        super().__init__(images, index, tasks, labels)
+        self.changed = changed
+
+    def pixels(self, rows: Tensor) -> Tensor:
+        """Copies of images by row, as they are seen; see the base class."""
+        found = super().pixels(rows)
+        which = torch.nonzero(self.changed[rows]).flatten()
+        found[which] = other_modality(found[which])
+        return found
+
+
+def other_modality(pixels: Tensor) -> Tensor:
+    """Images inverted, rotated by 90 degrees and with the order of their channels reversed: uint8 (B, S, S, C)."""
+    return 255 - pixels.rot90(1, (1, 2)).flip(3)

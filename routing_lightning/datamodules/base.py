@@ -96,6 +96,12 @@ class MultiTaskDataset(Dataset[Batch]):
         if self._fetches:
             read_only_what_is_asked_for(self._rows)
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images that indexing gives."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
     def __len__(self) -> int:
         """Number of samples N."""
         return len(self.index)
@@ -398,10 +404,9 @@ class MultiTaskDataModule(LightningDataModule, ABC):
     def _load(self) -> None:
         data = self.loaded()
         self.classes_per_task = [len(names) for names in data.class_names]
-        channels, height, width = data.train.images.shape[1:]
         self._settle("num_tasks", len(data.task_names))
         self._settle("num_classes", max(self.classes_per_task))
-        self._settle("image_shape", (channels, height, width))
+        self._settle("image_shape", data.train.image_shape)
         self.task_names = data.task_names
         self.class_names = data.class_names
         self.targets = targets_of(data)
@@ -437,7 +442,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
                     f"{source} gave a {type(dataset).__name__} as {part} part, but must give a MultiTaskDataset: "
                     "make one"
                 )
-            shape, expected = tuple(dataset.images.shape[1:]), tuple(data.train.images.shape[1:])
+            shape, expected = dataset.image_shape, data.train.image_shape
             if shape != expected:
                 raise UsageError(
                     f"{source} gave {part} images of shape {shape}, but training images of shape {expected}: bring all "

@@ -490,7 +490,7 @@ def measured_moments(dataset: MultiTaskDataset) -> tuple[list[float], list[float
     rows = torch.unique(dataset.index)
     if len(rows) > MEASURED_IMAGES:
         rows = rows[torch.linspace(0, len(rows) - 1, MEASURED_IMAGES).long()]
-    channels = dataset.images.shape[1]
+    channels = dataset.image_shape[0]
     total, squares, count = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64), 0
     for chosen in rows.split(64):
         # image by image, which a sum in float32 is exact enough for, and four times as fast as one in float64

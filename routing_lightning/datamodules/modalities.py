@@ -31,6 +31,6 @@ class TwoModalities(MultiTaskDataset):
 
 def other_modality(pixels: np.ndarray) -> np.ndarray:
     """Images inverted, rotated by 90 degrees and with the order of their channels reversed: uint8 (B, S, S, C)."""
-    # numpy, since torch turns bytes ten times as slowly
+    # numpy, in half of torch's time
     inverted: np.ndarray = 255 - np.rot90(pixels, 1, (1, 2))[..., ::-1]
     return inverted

@@ -68,6 +68,9 @@ def dataset_name(config: dict[str, Any]) -> str:
 
 
 def _whole_dataset(config: dict[str, Any]) -> str:
+    parts = _args(config.get("data")).get("datamodules")
+    if parts:
+        return " and ".join(dataset_name({"data": part}) for part in parts)
     name = _class(config.get("data")) or "unknown data"
     known = {"CIFARMTL": "CIFAR-MTL", "MNISTMTL": "MNIST-MTL", "MINMTL": "MIN-MTL", "DigitsMTL": "Digits-MTL"}
     name = name.removesuffix("DataModule")

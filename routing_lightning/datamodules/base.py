@@ -217,14 +217,13 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             validation runs on the test part.
         split_seed: seed of all splits and of the order of evaluation, in [0, 2**32). It is independent of the seed of
             the training.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
         train_fraction: part of the training data to train on, in (0, 1], the same for each label and at least one image
             of each; drawn once, by the seed of the splits, after the validation part was held out. A smaller part lies
             within a larger one.
         train_per_task: training images of each task, one number for each, drawn likewise; None: all, or
             ``train_fraction`` of them.
-        augment: transforms of torchvision, v2, that change training images at random; see
-            :class:`~routing_lightning.datamodules.augment.Augmentation`. A subclass leaves them out of its
-            hyperparameters (``save_hyperparameters(ignore=["augment"])``): a checkpoint holds plain types.
 
     Attributes:
         root: folder of the data, ``~`` expanded, or None.
@@ -264,18 +263,18 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         batch_size: int = 16,
         val_fraction: float = 0.0,
         split_seed: int = 0,
+        augment: list[v2.Transform] | None = None,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
-        augment: list[v2.Transform] | None = None,
     ) -> None:
         super().__init__()
         self.root = None if root is None else local_path(root)
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.split_seed = split_seed
+        self.augment = Augmentation(augment) if augment else None
         self.train_fraction = train_fraction
         self.train_per_task = train_per_task
-        self.augment = Augmentation(augment) if augment else None
         self._is_set_up = False
         self._is_loading = False
         self._moments: tuple[Tensor, Tensor] | None = None
@@ -519,7 +518,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return _loader(self.test_dataset, sampler)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Turns uint8 images into normalised float32 ones, on the device; in training it augments them before.
+        """Augments uint8 images of the training, and turns all of them into normalised float32 ones, on the device.
 
         Args:
             batch: ``(image, task, label)``, image (B, C, H, W). Images that are not uint8 are left alone.

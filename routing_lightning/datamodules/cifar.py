@@ -80,9 +80,10 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         num_tasks: number of tasks, a divisor of 20.
         two_modalities: whether every second task sees all its images, training, validation and test, inverted, rotated
             by 90 degrees and with red and blue exchanged.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
         train_fraction: part of the training data to train on; see the base class.
         train_per_task: training images of each task; see the base class.
-        augment: transforms that change training images at random; see the base class.
     """
 
     image_shape = (3, IMAGE_SIZE, IMAGE_SIZE)
@@ -99,13 +100,14 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         cache_dir: str | None = None,
         num_tasks: int = len(SUPERCLASSES),
         two_modalities: bool = False,
+        augment: list[v2.Transform] | None = None,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
-        augment: list[v2.Transform] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
+        super().__init__(root, batch_size, val_fraction, split_seed, augment, train_fraction, train_per_task)
+        # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root))
         self.num_tasks = num_tasks

@@ -93,6 +93,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
         sampling: how often a training epoch sees each task: ``"size"``: each sample once; ``"balanced"``: all tasks as
             often; a temperature t, at least 1: in proportion to n^(1/t), n being the samples of the task. An epoch has
             as many samples in each case.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
         mean: mean of each of three channels, in units of [0, 1]; None: measured on the training part.
         std: standard deviation likewise.
         skip_unreadable: leave out images that cannot be read or are missing; otherwise they are an error.
@@ -101,7 +103,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
             order, and their images need not be there. The command ``extend`` sets this.
         train_fraction: part of the training data to train on; see the base class.
         train_per_task: training images of each task; see the base class.
-        augment: transforms that change training images at random; see the base class.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class FolderMTLDataModule(MultiTaskDataModule):
         manifest: str | None = None,
         kinds: dict[str, Literal["classes", "labels", "value"]] | None = None,
         sampling: Literal["size", "balanced"] | float = "size",
+        augment: list[v2.Transform] | None = None,
         mean: list[float] | None = None,
         std: list[float] | None = None,
         skip_unreadable: bool = False,
@@ -124,10 +126,9 @@ class FolderMTLDataModule(MultiTaskDataModule):
         known_tasks: dict[str, list[str]] | None = None,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
-        augment: list[v2.Transform] | None = None,
     ) -> None:
         root, manifest, cache_dir = (None if path is None else os.fspath(path) for path in (root, manifest, cache_dir))
-        super().__init__(root, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
+        super().__init__(root, batch_size, val_fraction, split_seed, augment, train_fraction, train_per_task)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.manifest = None if manifest is None else Path(local_path(manifest))

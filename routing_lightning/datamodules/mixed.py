@@ -91,9 +91,10 @@ class MixedMTLDataModule(MultiTaskDataModule):
         batch_size: samples per batch and process, at least 1.
         val_fraction: part of the training data for validation, as each part holds it out, in [0, 1).
         split_seed: seed of all splits.
+        augment: transforms of torchvision, v2, that change training images at random; see
+            :class:`~routing_lightning.datamodules.augment.Augmentation`.
         train_fraction: part of the training data to train on; see the base class. Parts may have one of their own.
         train_per_task: training images of each task; see the base class. Parts may have some of their own.
-        augment: transforms that change training images at random; see the base class.
     """
 
     def __init__(
@@ -104,11 +105,11 @@ class MixedMTLDataModule(MultiTaskDataModule):
         batch_size: int = 16,
         val_fraction: float = 0.0,
         split_seed: int = 0,
+        augment: list[v2.Transform] | None = None,
         train_fraction: float = 1.0,
         train_per_task: list[int] | None = None,
-        augment: list[v2.Transform] | None = None,
     ) -> None:
-        super().__init__(None, batch_size, val_fraction, split_seed, train_fraction, train_per_task, augment)
+        super().__init__(None, batch_size, val_fraction, split_seed, augment, train_fraction, train_per_task)
         # a checkpoint holds plain types: the config of the parts, where the command line made them
         self.save_hyperparameters(ignore=["augment"])
         if any(isinstance(part, MultiTaskDataModule) for part in self.hparams.get("datamodules", ())):

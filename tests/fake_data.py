@@ -1,6 +1,7 @@
 """Small data sets of the real layouts, made on the spot."""
 
 import hashlib
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,11 @@ def small_options(text: str, root_of: Callable[[str], Path]) -> list[str]:
         text: content of the configs.
         root_of: where the data of a name lie: ``cifar_tree``, ``mnist_root`` or ``mini_imagenet_root``.
     """
+    if "MixedMTL" in text:
+        cifar = {"class_path": "CIFARMTLDataModule", "init_args": {"root": str(root_of("cifar_tree"))}}
+        small = {"root": str(root_of("mini_imagenet_root")), "train_per_label": 2, "test_per_label": 1}
+        mini = {"class_path": "MINMTLDataModule", "init_args": {**small, "image_size": 32}}
+        return [f"--data.init_args.datamodules={json.dumps([cifar, mini])}"]
     if "CIFARMTL" in text or "FolderMTL" in text:
         return [f"--data.init_args.root={root_of('cifar_tree')}"]
     if "MNISTMTL" in text:

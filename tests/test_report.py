@@ -238,6 +238,20 @@ def test_shipped_configs_have_the_paper_s_names(names, dataset, method):
     assert (dataset, method) in paper_values()
 
 
+def test_data_that_are_not_the_whole_have_names_of_their_own():
+    config = config_of(0, "data/cifar_mtl", "methods/wpl")
+    config["data"]["init_args"] |= {"train_fraction": 0.1, "train_per_task": None}
+    assert dataset_name(config) == "CIFAR-MTL, 10 % of the training data"
+    config["data"]["init_args"] |= {"num_tasks": 4, "two_modalities": True}
+    assert dataset_name(config) == "CIFAR-100 as 4 tasks, two modalities, 10 % of the training data"
+    parts = [{"class_path": "MINMTLDataModule", "init_args": {}}, config["data"]]
+    mix = {"data": {"class_path": "MixedMTLDataModule", "init_args": {"datamodules": parts}}}
+    assert dataset_name(mix) == "MIN-MTL and CIFAR-100 as 4 tasks, two modalities, 10 % of the training data"
+    config["data"]["init_args"] |= {"num_tasks": 20, "two_modalities": False}
+    config["data"]["init_args"] |= {"train_fraction": 1.0, "train_per_task": [50] * 19 + [2500]}
+    assert dataset_name(config) == "CIFAR-MTL, 3,450 training images"
+
+
 @pytest.mark.parametrize(
     ("names", "method"),
     [

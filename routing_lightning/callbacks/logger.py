@@ -12,6 +12,7 @@ from torch.utils.tensorboard.summary import hparams
 TOLD = (
     "router", "learner", "policy", "agents", "collaboration", "network", "aggregator", "optimizer", "lr", "policy_lr",
     "alpha", "temperature", "hidden", "num_blocks", "batch_size", "val_fraction",
+    "train_fraction",
 )  # fmt: skip
 # Stated of each run, "none" where there is none: TensorBoard's columns are those of whichever run it reads first.
 ALWAYS = ("method", "network", "router", "router.agents", "router.learner", "router.policy", "optimizer")

@@ -5,6 +5,7 @@ from routing_lightning.datamodules.cifar import CIFARMTLDataModule
 from routing_lightning.datamodules.digits import DigitsMTLDataModule
 from routing_lightning.datamodules.folder import FolderMTLDataModule
 from routing_lightning.datamodules.mini_imagenet import MINMTLDataModule
+from routing_lightning.datamodules.mixed import MixedMTLDataModule
 from routing_lightning.datamodules.mnist import MNISTMTLDataModule
 from routing_lightning.datamodules.unlabelled import UnlabelledDataModule
 
@@ -14,6 +15,7 @@ __all__ = [
     "FolderMTLDataModule",
     "MINMTLDataModule",
     "MNISTMTLDataModule",
+    "MixedMTLDataModule",
     "MultiTaskData",
     "MultiTaskDataModule",
     "MultiTaskDataset",

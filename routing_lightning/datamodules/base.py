@@ -1,5 +1,6 @@
 """The common part of all datamodules: splits, loaders and normalisation."""
 
+import copy
 import operator
 import os
 import warnings
@@ -20,6 +21,7 @@ from torchvision.transforms import v2
 from routing_lightning.datamodules.augment import Augmentation
 from routing_lightning.datamodules.paging import fetch, read_only_what_is_asked_for, scarce
 from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
+from routing_lightning.datamodules.thinning import thin
 from routing_lightning.errors import UsageError
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.paths import local_path
@@ -39,6 +41,9 @@ INTEGERS = (
     torch.uint32,
     torch.uint64,
 )
+
+WHOLE: dict[str, Any] = {"train_fraction": 1.0, "train_per_task": None}
+"""Options that say what part of the training data is trained on, and their values for all of it."""
 
 
 class MultiTaskDataset(Dataset[Batch]):
@@ -91,6 +96,12 @@ class MultiTaskDataset(Dataset[Batch]):
         if self._fetches:
             read_only_what_is_asked_for(self._rows)
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images that indexing gives."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
     def __len__(self) -> int:
         """Number of samples N."""
         return len(self.index)
@@ -122,7 +133,9 @@ class MultiTaskDataset(Dataset[Batch]):
     def subset(self, positions: Positions) -> "MultiTaskDataset":
         """The samples at ``positions``, as for indexing, over the same images."""
         chosen = self._positions(positions).reshape(-1)
-        return MultiTaskDataset(self.images, self.index[chosen], self.tasks[chosen], self.labels[chosen])
+        part = copy.copy(self)
+        part.index, part.tasks, part.labels = self.index[chosen], self.tasks[chosen], self.labels[chosen]
+        return part
 
     def pixels(self, rows: Tensor) -> Tensor:
         """Copies of images by row, (B,) int64: uint8 (B, H, W, C)."""
@@ -206,6 +219,11 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             the training.
         augment: transforms of torchvision, v2, that change training images at random; see
             :class:`~routing_lightning.datamodules.augment.Augmentation`.
+        train_fraction: part of the training data to train on, in (0, 1], the same for each label and at least one image
+            of each; drawn once, by the seed of the splits, after the validation part was held out. A smaller part lies
+            within a larger one.
+        train_per_task: training images of each task, one number for each, drawn likewise; None: all, or
+            ``train_fraction`` of them.
 
     Attributes:
         root: folder of the data, ``~`` expanded, or None.
@@ -246,6 +264,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         val_fraction: float = 0.0,
         split_seed: int = 0,
         augment: list[v2.Transform] | None = None,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
         super().__init__()
         self.root = None if root is None else local_path(root)
@@ -253,6 +273,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self.val_fraction = val_fraction
         self.split_seed = split_seed
         self.augment = Augmentation(augment) if augment else None
+        self.train_fraction = train_fraction
+        self.train_per_task = train_per_task
         self._is_set_up = False
         self._is_loading = False
         self._moments: tuple[Tensor, Tensor] | None = None
@@ -310,6 +332,18 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             )
         if not 0 <= self.split_seed < 2**32:
             raise UsageError(f"split_seed is {self.split_seed}, but must be an integer in [0, 2**32): choose another")
+        if not 0 < self.train_fraction <= 1:
+            raise UsageError(
+                f"train_fraction is {self.train_fraction}, but must be above 0 and at most 1: use 1 to train on all "
+                "training data, or for example 0.1"
+            )
+        if self.train_per_task is not None:
+            if self.train_fraction != 1:
+                raise UsageError(
+                    f"train_fraction is {self.train_fraction} and train_per_task is {self.train_per_task}, but one of "
+                    "them says how much there is to train on: leave the other out"
+                )
+            require_at_least(1, train_per_task=min(self.train_per_task, default=0))
 
     def prepare_data(self) -> None:
         """Checks the options; a subclass also downloads and decodes here, since it runs in one process only.
@@ -344,18 +378,34 @@ class MultiTaskDataModule(LightningDataModule, ABC):
                 else f"validation runs on the test set: {type(self).__name__} holds out no training data"
             )
 
-    def _load(self) -> None:
+    def loaded(self) -> MultiTaskData:
+        """What ``load_data`` gives, checked, and of its training part what is to be trained on."""
         self._is_loading = True
         try:
             data = self.load_data()
         finally:
             self._is_loading = False
         self._check_data(data)
+        return data._replace(train=self.thinned(data.train, data.task_names))
+
+    def thinned(self, train: MultiTaskDataset, task_names: Sequence[str]) -> MultiTaskDataset:
+        """Of the training part what is to be trained on, as ``train_fraction`` and ``train_per_task`` say.
+
+        Raises:
+            UsageError: if ``train_per_task`` does not fit it.
+        """
+        if self.train_fraction == 1 and self.train_per_task is None:
+            return train
+        labels = train.labels if train.labels.dim() == 1 else torch.zeros_like(train.tasks)
+        kept = thin(train.tasks, labels, self.train_fraction, self.train_per_task, task_names, self.split_seed)
+        return train.subset(kept)
+
+    def _load(self) -> None:
+        data = self.loaded()
         self.classes_per_task = [len(names) for names in data.class_names]
-        channels, height, width = data.train.images.shape[1:]
         self._settle("num_tasks", len(data.task_names))
         self._settle("num_classes", max(self.classes_per_task))
-        self._settle("image_shape", (channels, height, width))
+        self._settle("image_shape", data.train.image_shape)
         self.task_names = data.task_names
         self.class_names = data.class_names
         self.targets = targets_of(data)
@@ -391,7 +441,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
                     f"{source} gave a {type(dataset).__name__} as {part} part, but must give a MultiTaskDataset: "
                     "make one"
                 )
-            shape, expected = tuple(dataset.images.shape[1:]), tuple(data.train.images.shape[1:])
+            shape, expected = dataset.image_shape, data.train.image_shape
             if shape != expected:
                 raise UsageError(
                     f"{source} gave {part} images of shape {shape}, but training images of shape {expected}: bring all "
@@ -512,7 +562,11 @@ class MultiTaskDataModule(LightningDataModule, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What the splits depend on, so that a checkpoint is judged on data that it was not trained on."""
-        return {"split_seed": self.split_seed, "val_fraction": self.val_fraction}
+        state = {"split_seed": self.split_seed, "val_fraction": self.val_fraction}
+        # only where they say something, so that checkpoints from before are not taken for others
+        return state | {
+            name: getattr(self, name) for name, all_of_it in WHOLE.items() if getattr(self, name) != all_of_it
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the splits of the saved run; loaded data are loaded again if these differ.
@@ -538,6 +592,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         """Sets what ``load_data`` depends on from a saved state."""
         self.split_seed = state_dict["split_seed"]
         self.val_fraction = state_dict.get("val_fraction", self.val_fraction)
+        for name, all_of_it in WHOLE.items():
+            setattr(self, name, state_dict.get(name, all_of_it))
 
     def _scale_and_shift(self, device: torch.device) -> tuple[Tensor, Tensor]:
         # kept from batch to batch: copying constants to the device would make each step wait for it

@@ -1,4 +1,4 @@
-"""CIFAR-MTL: the 20 superclasses of CIFAR-100 as tasks of 5 labels each."""
+"""CIFAR-MTL: the 20 superclasses of CIFAR-100 as tasks of 5 labels each, or several of them as one task."""
 
 import os
 import pickle
@@ -20,6 +20,7 @@ from routing_lightning.datamodules.base import (
 )
 from routing_lightning.datamodules.download import explained_download
 from routing_lightning.datamodules.image_cache import ImageCache, class_folders, image_names
+from routing_lightning.datamodules.modalities import TwoModalities
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import local_path
 
@@ -50,16 +51,18 @@ SUPERCLASSES: dict[str, tuple[str, str, str, str, str]] = {
 TASK_AND_LABEL: dict[str, tuple[int, int]] = {
     name: (task, label) for task, names in enumerate(SUPERCLASSES.values()) for label, name in enumerate(names)
 }
-"""Task and in-task label of each fine class."""
+"""Superclass and label within it of each fine class."""
 
 IMAGE_SIZE = 32
+NUM_LABELS = 5  # of a superclass
 PARTS = ("train", "test")
 
 
 class CIFARMTLDataModule(MultiTaskDataModule):
     """CIFAR-MTL (paper, Table 1): 20 tasks, one per superclass of CIFAR-100.
 
-    Each task has 2,500 training and 500 test images.
+    Each task has 2,500 training and 500 test images. With fewer tasks than 20 each is of several superclasses, one
+    after the other, and has the labels of all of them.
 
     The in-task label is the position of the fine class in the alphabetical list of its superclass. Two layouts are
     recognised: torchvision's files in ``root/cifar-100-python``, or a tree ``train/<class>/*``, ``test/<class>/*`` of
@@ -74,12 +77,15 @@ class CIFARMTLDataModule(MultiTaskDataModule):
             test part.
         split_seed: seed of the validation split.
         cache_dir: folder for the decoded images of a tree, ``~`` is expanded; None: ``root/.cache``.
+        num_tasks: number of tasks, a divisor of 20.
+        two_modalities: whether every second task sees all its images, training, validation and test, inverted, rotated
+            by 90 degrees and with red and blue exchanged.
         augment: transforms of torchvision, v2, that change training images at random; see
             :class:`~routing_lightning.datamodules.augment.Augmentation`.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
-    num_tasks = len(SUPERCLASSES)
-    num_classes = 5
     image_shape = (3, IMAGE_SIZE, IMAGE_SIZE)
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
@@ -92,16 +98,35 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         val_fraction: float = 0.0,
         split_seed: int = 0,
         cache_dir: str | None = None,
+        num_tasks: int = len(SUPERCLASSES),
+        two_modalities: bool = False,
         augment: list[v2.Transform] | None = None,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed, augment)
+        super().__init__(root, batch_size, val_fraction, split_seed, augment, train_fraction, train_per_task)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root))
+        self.num_tasks = num_tasks
+        self.num_classes = NUM_LABELS * (len(SUPERCLASSES) // max(num_tasks, 1))
+        self.two_modalities = two_modalities
         self.download = download
         self.cache_dir = None if cache_dir is None else local_path(cache_dir)
+
+    def check_options(self) -> None:
+        """Checks the values of the options; see the base class."""
+        super().check_options()
+        divisors = [number for number in range(1, len(SUPERCLASSES) + 1) if len(SUPERCLASSES) % number == 0]
+        if self.num_tasks not in divisors:
+            raise UsageError(
+                f"num_tasks is {self.num_tasks}, but {len(SUPERCLASSES)} superclasses make "
+                f"{', '.join(map(str, divisors))} tasks: choose one of these"
+            )
+        if self.two_modalities and self.num_tasks == 1:
+            raise UsageError("two_modalities is true with num_tasks=1, but there must be a task for each: raise it")
 
     def prepare_data(self) -> None:
         """Decodes the tree, or fetches the archive; see the base class.
@@ -121,10 +146,28 @@ class CIFARMTLDataModule(MultiTaskDataModule):
     def load_data(self) -> MultiTaskData:
         """Loads the layout that is there; see the base class."""
         tree = self._tree()
-        train, test = self._load_archive() if tree is None else self._load_tree(tree)
-        train, val = stratified_split(train, self.val_fraction, self.split_seed)
-        class_names = [list(names) for names in SUPERCLASSES.values()]
-        return MultiTaskData(list(SUPERCLASSES), class_names, train, val, test)
+        images, pairs, num_train = self._load_archive() if tree is None else self._load_tree(tree)
+        together = len(SUPERCLASSES) // self.num_tasks
+        groups = [list(SUPERCLASSES)[first : first + together] for first in range(0, len(SUPERCLASSES), together)]
+        tasks, labels = pairs[:, 0] // together, pairs[:, 0] % together * NUM_LABELS + pairs[:, 1]
+        rows = torch.arange(len(images))
+        if self.two_modalities:
+            whole: MultiTaskDataset = TwoModalities(images, rows, tasks, labels, tasks % 2 == 1)
+        else:
+            whole = MultiTaskDataset(images, rows, tasks, labels)
+        train, val = stratified_split(whole.subset(rows[:num_train]), self.val_fraction, self.split_seed)
+        task_names = [names[0] if together == 1 else f"{names[0]}_to_{names[-1]}" for names in groups]
+        class_names = [[label for name in names for label in SUPERCLASSES[name]] for names in groups]
+        return MultiTaskData(task_names, class_names, train, val, whole.subset(rows[num_train:]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The splits, and whether there are two modalities."""
+        return {**super().state_dict(), **({"two_modalities": True} if self.two_modalities else {})}
+
+    def restore(self, state_dict: dict[str, Any]) -> None:
+        """Takes over splits and modalities; see the base class."""
+        super().restore(state_dict)
+        self.two_modalities = state_dict.get("two_modalities", False)
 
     def _tree(self) -> Path | None:
         """The folder that holds train/ and test/, or None if the archive is to be used."""
@@ -162,15 +205,17 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         cache_dir = self.cache_dir or str(self.folder / ".cache")
         return ImageCache(tree, names["train"] + names["test"], IMAGE_SIZE, cache_dir)
 
-    def _load_tree(self, tree: Path) -> tuple[MultiTaskDataset, MultiTaskDataset]:
+    def _load_tree(self, tree: Path) -> tuple[Tensor, Tensor, int]:
+        """Images (M, C, H, W), the (superclass, label) pair of each, (M, 2), and how many, the first, are to train."""
         cache = self._cache(tree)
         images = cache.load()
         fine_classes = [name.split("/")[1] for name in cache.names]
         num_train = sum(name.startswith("train/") for name in cache.names)
         pairs = torch.tensor([TASK_AND_LABEL[name] for name in fine_classes])
-        return _two_parts(images, pairs, num_train)
+        return images, pairs, num_train
 
-    def _load_archive(self) -> tuple[MultiTaskDataset, MultiTaskDataset]:
+    def _load_archive(self) -> tuple[Tensor, Tensor, int]:
+        """The same of the archive."""
         archive = self.folder / CIFAR100.base_folder
         if not archive.is_dir():
             raise UsageError(
@@ -204,14 +249,7 @@ class CIFARMTLDataModule(MultiTaskDataModule):
         pairs = torch.tensor([TASK_AND_LABEL[name] for name in fine_names])[torch.from_numpy(fine)]
         flat = np.concatenate([train["data"], test["data"]])
         rows = np.ascontiguousarray(flat.reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE).transpose(0, 2, 3, 1))
-        return _two_parts(torch.from_numpy(rows).permute(0, 3, 1, 2), pairs, len(train["fine_labels"]))
-
-
-def _two_parts(images: Tensor, pairs: Tensor, num_train: int) -> tuple[MultiTaskDataset, MultiTaskDataset]:
-    """Splits images (M, C, H, W) with their (task, label) pairs (M, 2) after the first ``num_train``."""
-    tasks, labels = pairs.T.contiguous()
-    whole = MultiTaskDataset(images, torch.arange(len(images)), tasks, labels)
-    return whole.subset(torch.arange(num_train)), whole.subset(torch.arange(num_train, len(images)))
+        return torch.from_numpy(rows).permute(0, 3, 1, 2), pairs, len(train["fine_labels"])
 
 
 def _unpickle(path: Path) -> dict[str, Any]:

@@ -26,6 +26,8 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         split_seed: seed of all draws.
         augment: transforms of torchvision, v2, that change training images at random; see
             :class:`~routing_lightning.datamodules.augment.Augmentation`.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
     num_tasks = NUM_CLASSES
@@ -40,8 +42,10 @@ class DigitsMTLDataModule(MultiTaskDataModule):
         val_fraction: float = 0.0,
         split_seed: int = 0,
         augment: list[v2.Transform] | None = None,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
-        super().__init__(None, batch_size, val_fraction, split_seed, augment)
+        super().__init__(None, batch_size, val_fraction, split_seed, augment, train_fraction, train_per_task)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
 

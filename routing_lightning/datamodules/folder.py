@@ -101,6 +101,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
         cache_dir: folder for the decoded images, ``~`` is expanded; None: ``.cache`` in ``root``.
         known_tasks: labels by task of what a network was trained on before tasks joined; these come first, in this
             order, and their images need not be there. The command ``extend`` sets this.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
     def __init__(
@@ -122,9 +124,11 @@ class FolderMTLDataModule(MultiTaskDataModule):
         skip_unreadable: bool = False,
         cache_dir: str | None = None,
         known_tasks: dict[str, list[str]] | None = None,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
         root, manifest, cache_dir = (None if path is None else os.fspath(path) for path in (root, manifest, cache_dir))
-        super().__init__(root, batch_size, val_fraction, split_seed, augment)
+        super().__init__(root, batch_size, val_fraction, split_seed, augment, train_fraction, train_per_task)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.manifest = None if manifest is None else Path(local_path(manifest))
@@ -244,8 +248,8 @@ class FolderMTLDataModule(MultiTaskDataModule):
         self._tell(notes)
         self._digests = _part_digests(plan)
         self._note_other_images()
-        self._set_moments(train)
         listing = self.listing
+        self._set_moments(self.thinned(train, listing.task_names))
         validation = val if len(val) else None
         return MultiTaskData(listing.task_names, listing.class_names, train, validation, test, listing.kinds)
 
@@ -487,7 +491,7 @@ def measured_moments(dataset: MultiTaskDataset) -> tuple[list[float], list[float
     rows = torch.unique(dataset.index)
     if len(rows) > MEASURED_IMAGES:
         rows = rows[torch.linspace(0, len(rows) - 1, MEASURED_IMAGES).long()]
-    channels = dataset.images.shape[1]
+    channels = dataset.image_shape[0]
     total, squares, count = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64), 0
     for chosen in rows.split(64):
         # image by image, which a sum in float32 is exact enough for, and four times as fast as one in float64

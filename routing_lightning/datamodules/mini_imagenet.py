@@ -49,6 +49,8 @@ class MINMTLDataModule(MultiTaskDataModule):
         cache_dir: folder for the decoded images, ``~`` is expanded; None: ``root/.cache``.
         augment: transforms of torchvision, v2, that change training images at random; see
             :class:`~routing_lightning.datamodules.augment.Augmentation`.
+        train_fraction: part of the training data to train on; see the base class.
+        train_per_task: training images of each task; see the base class.
     """
 
     mean = (0.485, 0.456, 0.406)
@@ -67,10 +69,12 @@ class MINMTLDataModule(MultiTaskDataModule):
         split_seed: int = 0,
         cache_dir: str | None = None,
         augment: list[v2.Transform] | None = None,
+        train_fraction: float = 1.0,
+        train_per_task: list[int] | None = None,
     ) -> None:
         root = os.fspath(root)
         cache_dir = None if cache_dir is None else os.fspath(cache_dir)
-        super().__init__(root, batch_size, val_fraction, split_seed, augment)
+        super().__init__(root, batch_size, val_fraction, split_seed, augment, train_fraction, train_per_task)
         # a checkpoint holds plain types; the config in it names the transforms
         self.save_hyperparameters(ignore=["augment"])
         self.folder = Path(local_path(root))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from routing_lightning.datamodules.samplers import TrainingBatchSampler
+from routing_lightning.datamodules.thinning import shared_out
 
 
 class TaskBatchSampler(TrainingBatchSampler):
@@ -77,12 +78,5 @@ def task_shares(counts: list[int], temperature: float) -> list[int]:
         counts: samples of each task.
         temperature: at least 1; infinite for equal shares. A task without samples gets none.
     """
-    total = sum(counts)
     weights = [count ** (0 if math.isinf(temperature) else 1 / temperature) if count else 0.0 for count in counts]
-    wanted = [total * weight / sum(weights) for weight in weights]
-    shares = [math.floor(share + 1e-9) for share in wanted]
-    # what is left over goes to the largest fractions
-    by_fraction = sorted(range(len(counts)), key=lambda task: shares[task] - wanted[task])
-    for task in by_fraction[: total - sum(shares)]:
-        shares[task] += 1
-    return shares
+    return shared_out(sum(counts), weights)

@@ -53,7 +53,24 @@ def paper_values() -> dict[tuple[str, str], dict[int, float]]:
 
 
 def dataset_name(config: dict[str, Any]) -> str:
-    """The paper's name of the data set, or the class of the datamodule."""
+    """The paper's name of the data set, or the class of the datamodule; and how the data differ from the whole."""
+    name, options = _whole_dataset(config), _args(config.get("data"))
+    changes = []
+    if name == "CIFAR-MTL" and options.get("num_tasks", 20) != 20:
+        name = f"CIFAR-100 as {options['num_tasks']} tasks"
+    if options.get("two_modalities"):
+        changes.append("two modalities")
+    if options.get("train_fraction", 1) != 1:
+        changes.append(f"{100 * options['train_fraction']:g} % of the training data")
+    if options.get("train_per_task") is not None:
+        changes.append(f"{sum(options['train_per_task']):,} training images")
+    return ", ".join([name, *changes])
+
+
+def _whole_dataset(config: dict[str, Any]) -> str:
+    parts = _args(config.get("data")).get("datamodules")
+    if parts:
+        return " and ".join(dataset_name({"data": part}) for part in parts)
     name = _class(config.get("data")) or "unknown data"
     known = {"CIFARMTL": "CIFAR-MTL", "MNISTMTL": "MNIST-MTL", "MINMTL": "MIN-MTL", "DigitsMTL": "Digits-MTL"}
     name = name.removesuffix("DataModule")

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from routing_lightning.datamodules import FolderMTLDataModule
+from routing_lightning.datamodules import (
+    CIFARMTLDataModule,
+    DigitsMTLDataModule,
+    FolderMTLDataModule,
+    MINMTLDataModule,
+    MNISTMTLDataModule,
+)
 from routing_lightning.datamodules.augment import Augmentation, windows_by_copies, windows_by_gather
 
 IMAGES = torch.randint(0, 256, (400, 3, 6, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -82,8 +88,22 @@ def stand_in_trainer(training: bool = True, epoch: int = 0, rank: int = 0, batch
     return SimpleNamespace(training=training, current_epoch=epoch, global_rank=rank, fit_loop=loop)
 
 
-def test_training_alone_is_changed_by_noise_of_epoch_process_and_batch():
-    datamodule = FolderMTLDataModule("none", image_size=6, augment=[v2.RandomCrop(6, padding=2)])
+AUGMENT = [v2.RandomCrop(6, padding=2)]
+
+
+@pytest.mark.parametrize(
+    "datamodule",
+    [
+        CIFARMTLDataModule("none", augment=AUGMENT),
+        MINMTLDataModule("none", image_size=6, augment=AUGMENT),
+        FolderMTLDataModule("none", image_size=6, augment=AUGMENT),
+        MNISTMTLDataModule("none", augment=AUGMENT),
+        DigitsMTLDataModule(augment=AUGMENT),
+    ],
+    ids=lambda datamodule: type(datamodule).__name__,
+)
+def test_training_alone_is_changed_by_noise_of_epoch_process_and_batch(datamodule):
+    assert "augment" not in datamodule.hparams
     datamodule.mean, datamodule.std = (0.0,) * 3, (1.0,) * 3
 
     def images(**state: int) -> torch.Tensor:

@@ -63,6 +63,60 @@ def test_tasks_labels_and_pixels(root: Path) -> None:
             assert FINE_CLASSES[green] == datamodule.class_names[task][label]
 
 
+@pytest.mark.parametrize(("num_tasks", "second"), [(10, "flowers_to_food_containers"), (2, ""), (4, ""), (1, None)])
+def test_superclasses_that_follow_each_other_make_one_task(cifar_tree: Path, num_tasks: int, second: str) -> None:
+    apart, together = (
+        ready(cifar_tree, num_tasks=number, val_fraction=0.34, train_fraction=0.5) for number in (20, num_tasks)
+    )
+    of_each = 100 // num_tasks
+    assert (together.num_tasks, together.num_classes) == (num_tasks, of_each)
+    assert together.classes_per_task == [of_each] * num_tasks
+    assert [name for names in together.class_names for name in names] == [n for ns in apart.class_names for n in ns]
+    if second:
+        assert together.task_names[1] == second
+    assert together.task_names[0].startswith("aquatic_mammals_to_") and together.task_names[-1].endswith("_vehicles_2")
+    for part in ("train_dataset", "val_dataset", "test_dataset"):
+        ours, theirs = getattr(together, part), getattr(apart, part)
+        assert torch.equal(ours.index, theirs.index)  # the same images, whatever the tasks
+        assert torch.equal(of_each * ours.tasks + ours.labels, 5 * theirs.tasks + theirs.labels)
+
+
+@pytest.mark.parametrize("number", [0, -4, 3, 40])
+def test_superclasses_make_few_numbers_of_tasks(cifar_tree: Path, number: int) -> None:
+    with pytest.raises(UsageError, match=rf"^num_tasks is {number}, but 20 superclasses make 1, 2, 4, 5, 10, 20 tasks"):
+        ready(cifar_tree, num_tasks=number)
+
+
+def test_every_second_task_sees_another_modality(tmp_path: Path, write_cifar_archive: Callable[..., Path]) -> None:
+    root = write_cifar_archive(tmp_path).parent
+    plain, two = (ready(root, two_modalities=given, val_fraction=0.5) for given in (False, True))
+    for part in ("train_dataset", "val_dataset", "test_dataset"):
+        everything = torch.arange(len(getattr(plain, part)))
+        (before, tasks, labels), (after, *same) = getattr(plain, part)[everything], getattr(two, part)[everything]
+        assert torch.equal(tasks, same[0]) and torch.equal(labels, same[1])
+        assert after.is_contiguous(memory_format=torch.channels_last)
+        odd = tasks % 2 == 1
+        assert torch.equal(after[~odd], before[~odd])
+        for image, seen in zip(before[odd], after[odd], strict=True):
+            assert torch.equal(seen, 255 - torch.rot90(image, 1, (1, 2))[[2, 1, 0]])
+    assert torch.equal(plain.train_dataset.images, two.train_dataset.images)  # nothing is changed in memory
+
+
+def test_a_checkpoint_brings_its_modalities(cifar_tree: Path) -> None:
+    two, plain = ready(cifar_tree, two_modalities=True), ready(cifar_tree)
+    assert "two_modalities" not in plain.state_dict()
+    before, everything = plain.test_dataset[torch.arange(100)][0], torch.arange(100)
+    plain.load_state_dict(two.state_dict())
+    assert torch.equal(plain.test_dataset[everything][0], two.test_dataset[everything][0])
+    plain.load_state_dict({"split_seed": 0, "val_fraction": 0.0})
+    assert torch.equal(plain.test_dataset[everything][0], before)
+
+
+def test_two_modalities_need_two_tasks(cifar_tree: Path) -> None:
+    with pytest.raises(UsageError, match="two_modalities is true with num_tasks=1, .*: raise it"):
+        ready(cifar_tree, two_modalities=True, num_tasks=1)
+
+
 def test_archive_keeps_channels_apart(tmp_path: Path, write_cifar_archive: Callable[..., Path]) -> None:
     images, _, _ = ready(write_cifar_archive(tmp_path).parent).test_dataset[torch.tensor([7])]
     assert images[0, :, 0, 0].tolist() == [255, 7, 7]

@@ -50,7 +50,9 @@ class BranchingRouter(HostModule, Router):
         begin: share of the training before the search, in [0, 1), in which all tasks share everything.
         search: share of the training in which to search at most, in (0, 1]; divided evenly among the depths.
         stage: in its place, the most batches that a depth is open, at least 1.
-        shortest: share of those after which a depth may close, in [0, 1].
+        settle: share of those in which the blocks of a depth that was just opened learn without being compared, in
+            [0, 1): copies differ by noise alone at first. Candidates are drawn alike then.
+        shortest: share of the others after which a depth may close, in [0, 1].
         undecided: what a task that is not certain keeps when its depth closes: its ``"favourite"``, or the ``"common"``
             block.
         certainty: probability of its favourite from which on a task is certain, in (0.5, 1); 0.88 is a logit of 2.
@@ -81,6 +83,7 @@ class BranchingRouter(HostModule, Router):
         begin: float = 0.0,
         search: float = 0.3,
         stage: int | None = None,
+        settle: float = 0.5,
         shortest: float = 0.15,
         undecided: Literal["favourite", "common"] = "favourite",
         certainty: float = 0.88,
@@ -95,6 +98,7 @@ class BranchingRouter(HostModule, Router):
             ("undecided", undecided, undecided in ("favourite", "common"), "'favourite' or 'common'"),
             ("search", search, 0 < search <= 1, "a share in (0, 1]"),
             ("stage", stage, stage is None or stage >= 1, "a number of batches, at least 1, or null"),
+            ("settle", settle, 0 <= settle < 1, "a share in [0, 1)"),
             ("shortest", shortest, 0 <= shortest <= 1, "a share in [0, 1]"),
             ("certainty", certainty, 0.5 < certainty < 1, "a probability in (0.5, 1)"),
             ("quorum", quorum, 0 < quorum <= 1, "a share in (0, 1]"),
@@ -109,7 +113,7 @@ class BranchingRouter(HostModule, Router):
         self.candidates = candidates
         self.order = order
         self.sweeps, self.begin, self.undecided = sweeps, begin, undecided
-        self.search, self.stage, self.shortest = search, stage, shortest
+        self.search, self.stage, self.settle, self.shortest = search, stage, settle, shortest
         self.certainty, self.quorum, self.most = certainty, quorum, most
         self._copies: list[BlockCopy] = []
 
@@ -166,7 +170,8 @@ class BranchingRouter(HostModule, Router):
             return
         if depth is not None:
             certain = self._open_policies(depth).amax(-1) > self.certainty
-            enough = batches >= self.shortest * most and certain.float().mean() >= self.quorum
+            settled = self.settle * most
+            enough = batches >= settled + self.shortest * (most - settled) and certain.float().mean() >= self.quorum
             if not enough and batches < most:
                 return
             self._close(depth, certain)
@@ -236,6 +241,8 @@ class BranchingRouter(HostModule, Router):
             shift = torch.randint(1, self.candidates, taken.shape, generator=generator)
         blocks = self.blocks[tasks, depth]
         trace.actions[:, depth] = blocks.gather(1, taken.unsqueeze(1)).squeeze(1)
+        if int(self.progress[1]) < self.settle * int(self.progress[3]):
+            return trace
         trace.alternatives = torch.full_like(trace.actions, -1)
         other = (taken + shift) % self.candidates
         trace.alternatives[:, depth] = blocks.gather(1, other.unsqueeze(1)).squeeze(1)
@@ -267,8 +274,8 @@ class BranchingRouter(HostModule, Router):
         if not int(self.progress[3]):
             raise UsageError("nobody told BranchingRouter how long the training is; call plan(batches), or give stage.")
         depth = self.open_depth
-        if depth is not None:
-            if trace.final_reward is None or trace.alternative_reward is None or trace.alternatives is None:
+        if depth is not None and trace.alternatives is not None:
+            if trace.final_reward is None or trace.alternative_reward is None:
                 raise UsageError(
                     "the trace lacks final_reward or alternative_reward; set both before the router learns, the second "
                     "from the network's otherwise(trace)."

@@ -28,7 +28,7 @@ TASKS = torch.arange(24) % 3
 
 
 def built(blocks=(4, 4, 4), layers=(), num_tasks=3, **options) -> BranchingRouter:
-    router = BranchingRouter(**{"stage": 5, **options})
+    router = BranchingRouter(**{"stage": 5, "settle": 0.0, "shortest": 0.15, **options})
     router.build(RoutingSpec(num_tasks, list(blocks), layers=list(layers)))
     return router
 
@@ -129,6 +129,16 @@ def test_a_depth_closes_when_enough_tasks_are_certain_but_not_at_once():
     for quorum, batches in ((0.6, 1), (0.7, 5)):
         router = built(shortest=0.0, quorum=quorum, learner=PairedDifference(100.0))
         assert search(router, gain=only_two) == [None] + [depth for depth in (2, 1, 0) for _ in range(batches)]
+
+
+def test_copies_learn_before_they_are_compared():
+    router = built(stage=10, settle=0.4, shortest=0.5, learner=PairedDifference(100.0))
+    assert search(router, gain=1.0) == [None] + [depth for depth in (2, 1, 0) for _ in range(7)]
+    router = built(stage=10, settle=0.4)
+    asked = [step(router, 1.0, seed=seed).alternatives is not None for seed in range(9)]
+    assert asked == [False] * 5 + [True] * 4
+    trace = step(built(stage=10, settle=0.4), seed=1)
+    assert len(trace.actions[:, 2].unique()) == 1  # nothing is open yet
 
 
 def test_each_task_keeps_its_favourite():
@@ -262,6 +272,7 @@ def test_other_learners_see_the_gain_as_the_return(learner):
         ("certainty", 0.5),
         ("certainty", 1.0),
         ("quorum", 0.0),
+        ("settle", 1.0),
         ("sweeps", 0),
         ("begin", 1.0),
         ("undecided", "own"),

@@ -81,7 +81,7 @@ class BranchingRouter(HostModule, Router):
         order: Literal["last_first", "first_last"] | list[int] = "last_first",
         sweeps: int = 1,
         begin: float = 0.0,
-        search: float = 0.3,
+        search: float = 0.4,
         stage: int | None = None,
         settle: float = 0.5,
         shortest: float = 0.15,

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.harness import Table
 from routing_lightning.plots.style import COLOUR_MAP, SOFT, look, new_figure
@@ -115,6 +116,9 @@ def picture(rows: Iterable[Row], title: str) -> Figure:
                 axes.plot(ends, np.polyval(trend, np.log(ends)), color=colours[number], linewidth=1)
         axes.set(xscale="log", xlabel="training images of a task", ylabel="share of tasks with a block of their own")
         axes.set_ylim(-0.03, 1.03)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set_title(title, loc="left")
         axes.grid(color=SOFT, linewidth=0.3)
         figure.legend(loc="outside right upper")

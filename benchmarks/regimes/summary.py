@@ -1,0 +1,125 @@
+"""What the runs of the matrix say: accuracy, regret, and who parted where."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from benchmarks.harness import Table
+from routing_lightning.plots.style import COLOUR_MAP, SOFT, look, new_figure
+
+Row = Mapping[str, Any]
+GROUPS = 4
+"""Groups into which tasks of unequal size are put, the smallest ones in the first."""
+
+
+def accuracies(rows: Iterable[Row]) -> dict[str, dict[str, list[float]]]:
+    """Accuracies in %, by regime, method and seed."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        found.setdefault(row["regime"], {}).setdefault(row["method"], []).append(row["accuracy"])
+    return found
+
+
+def regrets(means: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """By how many points each method is behind the best of its regime."""
+    return {
+        regime: {method: max(of_regime.values()) - mean for method, mean in of_regime.items()}
+        for regime, of_regime in means.items()
+    }
+
+
+def tables(rows: Sequence[Row], methods: Sequence[str]) -> list[Table]:
+    """Accuracy and regret, a line per regime, a column per method; below them the largest regret of each method.
+
+    What was not run is "-". The largest regret of a method that was not run in all regimes has a "≥".
+    """
+    found = accuracies(rows)
+    means = {
+        regime: {method: statistics.fmean(values) for method, values in of_regime.items()}
+        for regime, of_regime in found.items()
+    }
+    accuracy = Table("test accuracy in % (mean over tasks; mean and, of several seeds, half the range)")
+    regret = Table("regret: points behind the best of the regime")
+    behind = regrets(means)
+    for regime, of_regime in found.items():
+        seeds = sorted({len(values) for values in of_regime.values()})
+        accuracy.rows.append(
+            {
+                "regime": regime,
+                **{method: _with_range(of_regime.get(method, [])) for method in methods},
+                "seeds": "-".join(map(str, sorted({seeds[0], seeds[-1]}))),
+            }
+        )
+        regret.rows.append({"regime": regime, **{method: _points(behind[regime].get(method)) for method in methods}})
+    largest = {}
+    for method in methods:
+        own = [of_regime[method] for of_regime in behind.values() if method in of_regime]
+        largest[method] = "-" if not own else ("" if len(own) == len(behind) else "≥ ") + _points(max(own))
+    regret.rows.append({"regime": "**largest**", **largest})
+    return [accuracy, regret]
+
+
+def _points(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _with_range(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    spread = f" ± {(max(values) - min(values)) / 2:.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread}"
+
+
+def private_shares(rows: Iterable[Row]) -> list[tuple[str, float, np.ndarray]]:
+    """Share of tasks whose block is their own, by depth, for each regime and group of tasks.
+
+    Tasks of one regime are one group where the largest has at most twice the images of the smallest, else
+    :data:`GROUPS`.
+
+    Returns:
+        For each group the regime, the mean number of training images of a task, and the shares (D,), a mean over seeds.
+    """
+    by_regime: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["private"] is not None:
+            by_regime.setdefault(row["regime"], []).append(row)
+    found = []
+    for regime, of_regime in by_regime.items():
+        images = np.array(of_regime[0]["images"])
+        private = np.mean([row["private"] for row in of_regime], axis=0)
+        order = np.argsort(images, kind="stable")
+        groups = [order] if images.max() <= 2 * images.min() else np.array_split(order, GROUPS)
+        found += [(regime, float(images[group].mean()), private[group].mean(0)) for group in groups]
+    return found
+
+
+def picture(rows: Iterable[Row], title: str) -> Figure:
+    """Share of private tasks per depth against the training images of a task: a line per depth, a point per group."""
+    groups = sorted(private_shares(rows), key=lambda group: group[1])
+    with matplotlib.rc_context(look()):
+        figure = new_figure(6.4, 3.6)
+        axes = figure.subplots()
+        images = [count for _, count, _ in groups]
+        depth = len(groups[0][2]) if groups else 0
+        colours = matplotlib.colormaps[COLOUR_MAP](np.linspace(0, 0.9, max(depth, 1)))
+        for number in range(depth):
+            shares = [shares[number] for _, _, shares in groups]
+            axes.plot(images, shares, "o", color=colours[number], markersize=4, label=f"layer {number + 1}")
+            trend = np.polyfit(np.log(images), shares, 1) if len(set(images)) > 1 else None
+            if trend is not None:
+                ends = np.array([min(images), max(images)])
+                axes.plot(ends, np.polyval(trend, np.log(ends)), color=colours[number], linewidth=1)
+        axes.set(xscale="log", xlabel="training images of a task", ylabel="share of tasks with a block of their own")
+        axes.set_ylim(-0.03, 1.03)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.set_title(title, loc="left")
+        axes.grid(color=SOFT, linewidth=0.3)
+        figure.legend(loc="outside right upper")
+    return figure

@@ -19,7 +19,21 @@ import torch
 from benchmarks.harness import Options, write
 from routing_lightning.allocator import keep_freed_memory
 
-NAMES = ("step", "conv", "blocks", "fit", "wpl", "input", "ddp", "dispatch", "accuracy", "detect", "threads", "memory")
+NAMES = (
+    "step",
+    "conv",
+    "blocks",
+    "fit",
+    "wpl",
+    "input",
+    "ddp",
+    "dispatch",
+    "accuracy",
+    "detect",
+    "threads",
+    "memory",
+    "precision",
+)
 APART = ("gpu",)  # runs when it is named
 
 

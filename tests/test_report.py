@@ -270,6 +270,7 @@ def test_data_that_are_not_the_whole_have_names_of_their_own():
         ("methods/wpl networks/resnet18", "routing-resnet18"),
         ("methods/q_table networks/resnet18", "Qlearning: table, resnet18"),
         ("methods/fixed_random networks/recurrent", "fixed random routing, recursive"),
+        ("cifar_best", "routing-all-fc, ResNet9 + joint loss + flip"),
     ],
 )
 def test_what_the_paper_lacks_has_names_of_its_own(names, method):

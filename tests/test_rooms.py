@@ -85,8 +85,8 @@ def test_nothing_overrides_a_hook_with_another_signature(kind):
         assert all(p.default is not p.empty or p.kind in open_ended for p in added), (kind, name)
 
 
-def test_a_classifier_has_a_dozen_arguments_at_most():
+def test_a_classifier_has_fifteen_arguments_at_most():
     from routing_lightning.modules import MultiTaskClassifier, RoutedClassifier
 
     for kind in (RoutedClassifier, MultiTaskClassifier):
-        assert len(inspect.signature(kind).parameters) <= 12
+        assert len(inspect.signature(kind).parameters) <= 15

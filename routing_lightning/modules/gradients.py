@@ -67,7 +67,10 @@ def combine_gradients(losses: Tensor, tasks: Tensor, parameters: Iterable[nn.Par
     shared = [matrix.flatten(1) for (_, matrix), flag in zip(used, is_shared, strict=True) if flag]
     combined: Iterator[Tensor] = iter(())
     if shared:
-        combined = iter(aggregator(torch.cat(shared, dim=1)).split([matrix.shape[1] for matrix in shared]))
+        rows_of_all = torch.cat(shared, dim=1)
+        with torch.autocast(rows_of_all.device.type, enabled=False):  # gradients are float32 at mixed precision, too
+            whole = aggregator(rows_of_all)
+        combined = iter(whole.split([matrix.shape[1] for matrix in shared]))
     for (parameter, matrix), flag in zip(used, is_shared, strict=True):
         gradient = next(combined).view_as(parameter) if flag else matrix.sum(0)
         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient

@@ -5,6 +5,7 @@ from routing_lightning.networks.convnet import SimpleConvNet
 from routing_lightning.networks.cross_stitch import CrossStitch
 from routing_lightning.networks.paper import RoutingAllFC, RoutingAllLayers
 from routing_lightning.networks.recurrent import Recurrent
+from routing_lightning.networks.resnet9 import ResNet9
 from routing_lightning.networks.route import replace_by_routed, route
 from routing_lightning.networks.routed_layer import RoutedLayer
 from routing_lightning.networks.routing import RoutingNetwork
@@ -14,6 +15,7 @@ from routing_lightning.networks.task_specific import TaskSpecific
 __all__ = [
     "CrossStitch",
     "Recurrent",
+    "ResNet9",
     "RoutedBackbone",
     "RoutedLayer",
     "RoutingAllFC",

@@ -98,6 +98,9 @@ def method_name(config: dict[str, Any]) -> str:
     model = config.get("model") or {}
     args = _args(model)
     name = _routing_name(args) if "router" in args else _network_name(model)
+    features = _class(args.get("features")) or _class(_args(args.get("network")).get("features"))
+    if features not in (None, "SimpleConvNet"):  # the paper's
+        name = f"{name}, {features}"
     aggregator = _class(args.get("aggregator"))
     extra = [aggregator, "joint loss" if args.get("joint_loss") else None, "flip" if args.get("flip_test") else None]
     return " + ".join([name, *filter(None, extra)])

@@ -53,6 +53,7 @@ def trained(photos, tmp_path_factory):
                 "--data.init_args.image_size=16",
                 f"{BODY}.hidden=16",
                 f"{BODY}.features.init_args.filters=8",
+                "--model.init_args.joint_loss=0.5",  # its layer is of this training alone
                 "--trainer.max_epochs=1",
                 f"--trainer.default_root_dir={folder}",
             )

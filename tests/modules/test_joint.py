@@ -173,6 +173,18 @@ def test_a_step_goes_down_the_weighted_sum(model, options, monkeypatch):
         assert torch.allclose(-rewards[0], cross_entropy(logits, labels, reduction="none"), atol=1e-5)
 
 
+@pytest.mark.parametrize("model", ["routed", "by_network", "baseline"])
+def test_it_goes_with_aggregators_accumulation_and_lower_precision(model):
+    aggregation = pytest.importorskip("torchjd.aggregation", reason="the extra jd is not installed")
+    made = MODELS[model](aggregator=aggregation.PCGrad(), **BOTH)
+    before = made.joint.head.weight.clone()
+    precision = {"precision": "bf16-mixed", "max_epochs": 1}
+    _, curves = fit(made, **precision, **({"accumulate_grad_batches": 2} if model == "baseline" else {}))
+    assert not torch.equal(before, made.joint.head.weight)
+    assert made.joint.head.weight.isfinite().all()
+    assert [row["train/joint_loss"] for _, row in curves.rows if "train/joint_loss" in row]
+
+
 def test_the_network_begins_as_without():
     plain, joint = toy_model(), toy_model(**BOTH)
     state = joint.state_dict()

@@ -385,7 +385,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
                 f"measured on the training part: mean {_numbers(mean)}, std {_numbers(std)} (options mean and std)"
             )
         self.mean, self.std = tuple(mean), tuple(std)
-        self._moments = None
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -416,13 +415,13 @@ class FolderMTLDataModule(MultiTaskDataModule):
         )
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Augments training images, on the device; then as the base class."""
+        """Augments training images, on the device; uint8, as they were and as the model takes them."""
         image, *rest = batch
         training = self.trainer is not None and self.trainer.training
         if training and self.augment is not None and image.dtype == torch.uint8:
             self._seed_noise(image.device)
             image = self._augmented(image)
-        return super().on_after_batch_transfer((image, *rest), dataloader_idx)
+        return (image, *rest)
 
     def _augmented(self, image: Tensor) -> Tensor:
         assert self.augment is not None

@@ -1,4 +1,4 @@
-"""The common part of all datamodules: splits, loaders and normalisation."""
+"""The common part of all datamodules: splits and loaders."""
 
 import copy
 import operator
@@ -202,9 +202,10 @@ class MultiTaskData(NamedTuple):
 class MultiTaskDataModule(LightningDataModule, ABC):
     """Base of the datamodules: batches are ``(image, task, label)``.
 
-    Images stay uint8 until they are on the device; ``on_after_batch_transfer`` makes them float32 and normalises them
-    with ``mean`` and ``std``. A subclass sets these two, calls ``save_hyperparameters`` and writes ``load_data``; it
-    extends ``check_options`` for options of its own, and ``prepare_data`` to download or decode.
+    Images are uint8. The model normalises them, on the device, by the ``mean`` and ``std`` of the data that it was
+    trained on, which it keeps (:class:`~routing_lightning.modules.pixels.PixelNormalisation`). A subclass sets these
+    two, calls ``save_hyperparameters`` and writes ``load_data``; it extends ``check_options`` for options of its own,
+    and ``prepare_data`` to download or decode.
 
     ``num_tasks``, ``num_classes`` and ``image_shape`` can be asked for at once, so that a model can be built for the
     data. A subclass may set them, in ``__init__`` or as attributes of the class; the data are then checked against
@@ -277,7 +278,6 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self.train_per_task = train_per_task
         self._is_set_up = False
         self._is_loading = False
-        self._moments: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def load_from_checkpoint(
@@ -518,23 +518,13 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         return _loader(self.test_dataset, sampler)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Augments uint8 images of the training, and turns all of them into normalised float32 ones, on the device.
-
-        Args:
-            batch: ``(image, task, label)``, image (B, C, H, W). Images that are not uint8 are left alone.
-            dataloader_idx: not used.
-
-        Returns:
-            The batch with image float32 (B, C, H, W), memory layout kept.
-        """
+        """Augments training images, on the device; uint8, as they were and as the model takes them."""
         image, *rest = batch
-        if image.dtype != torch.uint8:
-            return batch
-        if self.augment is not None and self.trainer is not None and self.trainer.training:
+        training = self.trainer is not None and self.trainer.training
+        if training and self.augment is not None and image.dtype == torch.uint8:
             self._seed_noise(image.device)
             image = self._augmented(image)
-        scale, shift = self._scale_and_shift(image.device)
-        return (image.to(torch.float32).mul_(scale).add_(shift), *rest)
+        return (image, *rest)
 
     def _augmented(self, image: Tensor) -> Tensor:
         assert self.augment is not None
@@ -594,14 +584,6 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         self.val_fraction = state_dict.get("val_fraction", self.val_fraction)
         for name, all_of_it in WHOLE.items():
             setattr(self, name, state_dict.get(name, all_of_it))
-
-    def _scale_and_shift(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        # kept from batch to batch: copying constants to the device would make each step wait for it
-        if self._moments is None or self._moments[0].device != device:
-            mean = torch.tensor(self.mean, device=device).view(-1, 1, 1)
-            std = torch.tensor(self.std, device=device).view(-1, 1, 1)
-            self._moments = (1 / (255 * std), -mean / std)
-        return self._moments
 
     def _evaluation_loader(self, dataset: MultiTaskDataset) -> DataLoader[Batch]:
         # mixed, so that with limit_val_batches the first tasks are not all that is seen

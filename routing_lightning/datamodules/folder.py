@@ -385,7 +385,6 @@ class FolderMTLDataModule(MultiTaskDataModule):
                 f"measured on the training part: mean {_numbers(mean)}, std {_numbers(std)} (options mean and std)"
             )
         self.mean, self.std = tuple(mean), tuple(std)
-        self._moments = None
 
     # -- training ------------------------------------------------------------------------------------------------------
 

@@ -229,7 +229,6 @@ class MixedMTLDataModule(MultiTaskDataModule):
         mean = (weights * means).sum(0)
         std = ((weights * (stds.square() + means.square())).sum(0) - mean.square()).sqrt()
         self.mean, self.std = tuple(mean.tolist()), tuple(std.tolist())
-        self._moments = None
 
     def state_dict(self) -> dict[str, Any]:
         """The splits, and what the parts keep."""

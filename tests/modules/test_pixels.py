@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import RoutedClassifier
+from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.routers import WPL, RewardRouter, TabularPolicy
 from tests.conftest import ToyDataModule, toy_model
 from tests.modules.test_resume import MODELS, fit
@@ -36,6 +37,29 @@ def test_a_loaded_model_normalises_and_one_that_saw_no_data_refuses(tmp_path):
     torch.testing.assert_close(loaded(images, tasks), loaded(floats, tasks))
     with pytest.raises(UsageError, match="uint8 but the model has seen no data"):
         toy_model().eval()(images, tasks)
+
+
+def test_pixels_become_numbers_of_the_data():
+    normalise = PixelNormalisation(3)
+    normalise.learn((0.5, 0.3, 0.1), (0.5, 0.5, 0.5))
+    images = torch.full((2, 3, 4, 5), 51, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    result = normalise(images)
+    assert result.dtype == torch.float32 and result.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(result[0, :, 0, 0], torch.tensor([-0.6, -0.2, 0.2]))
+    assert normalise(result) is result
+
+
+def test_the_datamodule_leaves_it_to_the_model(toy_data):
+    """A second place would win over what travels with the model."""
+    toy_data.setup()
+    (batch, *_) = toy_data.train_dataloader()
+    assert toy_data.on_after_batch_transfer(batch, 0)[0].dtype == torch.uint8
+    trained = fit(toy_model())[0].lightning_module
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    (expected,) = Trainer(**quiet).validate(trained, ToyDataModule(), verbose=False)
+    other = ToyDataModule()
+    other.mean, other.std = (0.1,), (0.9,)
+    assert Trainer(**quiet).validate(trained, other, verbose=False) == [expected]
 
 
 def test_averaging_the_weights_keeps_whole_numbers():

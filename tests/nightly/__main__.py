@@ -1,6 +1,7 @@
 """Runs the cases and writes the table: ``python -m tests.nightly [--docs] [--only TEXT]``."""
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -8,13 +9,37 @@ import sys
 import tempfile
 import traceback
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import torch
+from PIL import Image
+
+from routing_lightning.cli.start import READERS
+from routing_lightning.routers.wpl import wpl_update
 from tests.nightly.cases import Case, configs, small_data, switches
 from tests.nightly.table import Outcome, Tables, page, read, write
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 180  # seconds for a command
+
+
+def warm_up() -> None:
+    """Imports and compiles what commands need, so that their forks need not; nothing here starts a thread of torch."""
+    for name in (
+        *READERS.values(), "routing_lightning.cli.app", "routing_lightning.report", "routing_lightning.export",
+        "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "rich.console", "rich.progress",
+        "tensorboard.backend.event_processing.event_accumulator", "tensorboard.plugins.image.metadata",
+        "torch.utils.tensorboard", "torch._dynamo", "torch.export", "networkx", "attr", "fsspec.implementations.local", "sklearn.datasets", "torchvision.models",
+    ):  # fmt: skip
+        import_module(name)
+    for name in ("onnx", "onnxscript", "onnxruntime", "torch.onnx._internal.exporter", "torchjd.aggregation"):
+        with contextlib.suppress(ImportError):
+            import_module(name)
+    Image.init()
+    rows, averages = torch.full((1, 1, 2), 0.5), torch.zeros(1, 1)
+    first = torch.zeros(1, dtype=torch.long)
+    wpl_update(rows, averages, first, first[:, None], torch.ones(1, 1), policy_lr=0.1)
 
 
 def in_fork(words: list[str], out: Path, err: Path, folder: Path) -> None:
@@ -45,7 +70,11 @@ class Place:
 
     def run(self, words: list[str], apart: bool) -> Outcome:
         """Runs a command."""
-        given = [word.replace("{root}", str(self.folder)).replace("{ckpt}", str(self.checkpoint())) for word in words]
+        checkpoint = self.checkpoint()
+        places = {"{root}": self.folder, "{ckpt}": checkpoint, "{run}": checkpoint.parents[1]}
+        given = list(words)
+        for place, path in places.items():
+            given = [word.replace(place, str(path)) for word in given]
         out, err = self.folder / "stdout.txt", self.folder / "stderr.txt"
         out.unlink(missing_ok=True)
         err.unlink(missing_ok=True)
@@ -109,6 +138,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="only rows that are not in it, or were not right")
     options = parser.parse_args()
 
+    warm_up()
     tables: Tables = {"configs": {}, "switches": {}}
     if options.results and options.results.is_file():
         tables = read(options.results)

@@ -43,7 +43,8 @@ def small_data(folder: Path) -> dict[str, Path]:
 
 @dataclass
 class Case:
-    """Command lines that run one after the other in a folder of their own; ``{root}`` and ``{ckpt}`` stand for paths.
+    """Command lines that run one after the other in a folder of their own; ``{root}``, ``{ckpt}``
+    and ``{run}`` stand for paths: its folder, the newest checkpoint there and the folder of the newest run.
 
     Attributes:
         row: first column of the table.
@@ -75,7 +76,7 @@ def configs(data: dict[str, Path]) -> Iterator[tuple[str, Case]]:
             steps["fit CKPT"].append("--trainer.max_epochs=3")
             steps |= {
                 "report": ["report", "{root}", "--out={root}/report"],
-                "plot": ["plot", "{root}", "--out={root}/plots"],
+                "plot": ["plot", "{run}", "--out={root}/plots"],
                 "export": ["export", "{ckpt}", "--task=0", "--out={root}/networks"],
                 "export onnx": ["export", "{ckpt}", "--task=0", "--format=onnx", "--out={root}/onnx"],
                 "prune": ["prune", "{ckpt}", "--out={root}/pruned.ckpt"],

@@ -22,6 +22,7 @@ from routing_lightning.allocator import keep_freed_memory
 NAMES = (
     "step",
     "conv",
+    "branching",
     "blocks",
     "fit",
     "wpl",

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from routing_lightning.metrics import TaskMetrics
 from routing_lightning.networks import RoutingAllFC, RoutingNetwork, SimpleConvNet
-from routing_lightning.routers import WPL, RewardRouter, TabularPolicy, Trace, correctness_reward
+from routing_lightning.routers import WPL, RewardRouter, Router, TabularPolicy, Trace, correctness_reward
 
 CLASSES = 5
 HIDDEN = 128
@@ -72,18 +72,26 @@ def task_step(make: Callable[..., nn.Module], num_tasks: int, device: str) -> Ca
 
 
 class RoutedStep:
-    """The step of ``RoutedClassifier``: forward, backward, optimizer, WPL and metrics, without a Trainer.
+    """The step of ``RoutedClassifier``: forward, backward, optimizer, router and metrics, without a Trainer.
 
     Args:
         num_tasks: T.
         num_blocks: K, of each routed layer.
         device: where the network is.
         body: the network; routing-all-fc by default.
+        router: the router; WPL on tables by default.
     """
 
-    def __init__(self, num_tasks: int, num_blocks: int, device: str, body: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        num_tasks: int,
+        num_blocks: int,
+        device: str,
+        body: nn.Module | None = None,
+        router: Router | None = None,
+    ) -> None:
         made = RoutingAllFC(SHAPE, num_tasks, CLASSES, hidden=HIDDEN, num_blocks=num_blocks) if body is None else body
-        self.router = RewardRouter(TabularPolicy(), WPL())
+        self.router = RewardRouter(TabularPolicy(), WPL()) if router is None else router
         self.network = RoutingNetwork(made, self.router, num_tasks, torch.zeros(1, *SHAPE)).to(device)
         self.metrics = TaskMetrics(num_tasks).to(device)
         owned = {id(parameter) for parameter in [*self.router.parameters(), *self.network.block_parameters()]}
@@ -96,6 +104,10 @@ class RoutedStep:
         hits = logits.argmax(1) == labels
         loss = cross_entropy(logits.float(), labels)
         (loss if scaler is None else scaler.scale(loss)).backward()
+        if trace.alternatives is not None:
+            with torch.no_grad():
+                other = self.network.otherwise(trace).float()
+                trace.alternative_reward = -cross_entropy(other, labels, reduction="none").cpu()
         group = self.optimizer.param_groups[0]
         everything = group["params"]
         group["params"] = [*self.shared, *self.network.active_parameters()]

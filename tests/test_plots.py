@@ -33,9 +33,11 @@ from routing_lightning.plots import (
     policy_dynamics,
     policy_evolution,
     policy_heatmap,
+    private_share,
     route_links,
     routing_map,
     save,
+    sharing_profile,
     task_colours,
     task_overlap,
     time_edges,
@@ -534,3 +536,26 @@ def test_any_number_of_tasks_and_blocks_can_be_drawn(tasks, blocks):
     policy_heatmap(values[0], names, actions)
     policy_dynamics(np.array([0]), values[:, :, 0], names)
     evolution_panel(np.array([0]), values[:, 0], actions)
+
+
+def test_private_share_counts_tasks_that_are_alone_on_their_block():
+    routes = np.array([[0, 4, 1], [0, 1, 2], [0, 4, 3], [0, 2, 0]])
+    assert private_share(routes).tolist() == [0.0, 0.5, 1.0]
+    assert private_share(np.zeros((1, 2), np.int64)).tolist() == [1.0, 1.0]
+
+
+def test_sharing_profile_shows_the_shares_and_their_range():
+    runs = np.array([[0.0, 0.5, 1.0], [0.2, 0.5, 0.8]])
+    figure = sharing_profile({"learned": runs, "drawn": np.array([0.3, 0.4, 0.3])}, "where")
+    axes = figure.axes[0]
+    learned, drawn = axes.lines
+    assert learned.get_xdata().tolist() == [1, 2, 3]
+    np.testing.assert_allclose(learned.get_ydata(), [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(drawn.get_ydata(), [0.3, 0.4, 0.3])
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    assert (corners[:, 1].min(), corners[:, 1].max()) == (0.0, 1.0)
+    assert axes.get_title("left") == "where" and [text.get_text() for text in figure.legends[0].texts] == [
+        "learned",
+        "drawn",
+    ]

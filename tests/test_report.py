@@ -384,7 +384,7 @@ def test_plot_draws_every_figure_as_png_and_svg(tmp_path, capsys):
     assert main(["plot", str(folder)]) is None
     names = {path.name for path in (folder / "plots").iterdir()}
     stems = {f"policy_depth_{d}" for d in (1, 2)} | {f"policy_evolution_depth_{d}" for d in (1, 2)}
-    stems |= {"routing_map", "block_usage", "block_usage_evolution", "task_overlap"}
+    stems |= {"routing_map", "sharing_profile", "block_usage", "block_usage_evolution", "task_overlap"}
     assert {f"{stem}{ending}" for stem in stems for ending in (".png", ".svg")} <= names
     assert sum(name.startswith("policy_dynamics_depth_") for name in names) == 4
     assert f"{len(names)} figures in {folder / 'plots'}" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from routing_lightning.plots.heatmaps import (
 )
 from routing_lightning.plots.overlap import cluster_order, overlap, task_overlap
 from routing_lightning.plots.routing_map import Link, fold_links, route_links, routing_map
+from routing_lightning.plots.sharing import private_share, sharing_profile
 from routing_lightning.plots.style import TASK_COLOURS, save, task_colours, to_array, to_svg
 from routing_lightning.plots.tested import confusion_matrix, draw_tested, folded, label_scores, value_scatter
 
@@ -36,9 +37,11 @@ __all__ = [
     "policy_dynamics",
     "policy_evolution",
     "policy_heatmap",
+    "private_share",
     "route_links",
     "routing_map",
     "save",
+    "sharing_profile",
     "task_colours",
     "task_overlap",
     "time_edges",

@@ -12,8 +12,10 @@ from routing_lightning.plots import (
     policy_dynamics,
     policy_evolution,
     policy_heatmap,
+    private_share,
     routing_map,
     save,
+    sharing_profile,
     task_overlap,
     usage_evolution,
 )
@@ -51,6 +53,9 @@ def figures(record: RouteRecord, block: int | None = None) -> Iterator[tuple[str
     if len(routes):
         title = f"Routing map, step {route_step}"
         yield "routing_map", routing_map(routes, counts, tasks, names, title, record.in_use())
+    if len(routes) == len(set(routes[:, 0].tolist())) == len(tasks) > 1:  # each task has one route
+        title = f"Tasks with a block of their own, step {route_step}"
+        yield "sharing_profile", sharing_profile({"": private_share(routes[:, 1:])}, title)
     recent = record.recent_counts()
     if recent.sum():
         share = usage(recent)

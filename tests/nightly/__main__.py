@@ -30,7 +30,8 @@ def warm_up() -> None:
         *READERS.values(), "routing_lightning.cli.app", "routing_lightning.report", "routing_lightning.export",
         "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "rich.console", "rich.progress",
         "tensorboard.backend.event_processing.event_accumulator", "tensorboard.plugins.image.metadata",
-        "torch.utils.tensorboard", "torch._dynamo", "torch.export", "networkx", "attr", "fsspec.implementations.local", "sklearn.datasets", "torchvision.models",
+        "torch.utils.tensorboard", "torch._dynamo", "torch.export", "networkx", "attr", "fsspec.implementations.local",
+        "sklearn.datasets", "torchvision.models",
     ):  # fmt: skip
         import_module(name)
     for name in ("onnx", "onnxscript", "onnxruntime", "torch.onnx._internal.exporter", "torchjd.aggregation"):

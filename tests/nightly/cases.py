@@ -43,8 +43,10 @@ def small_data(folder: Path) -> dict[str, Path]:
 
 @dataclass
 class Case:
-    """Command lines that run one after the other in a folder of their own; ``{root}``, ``{ckpt}``
-    and ``{run}`` stand for paths: its folder, the newest checkpoint there and the folder of the newest run.
+    """Command lines that run one after the other in a folder of their own.
+
+    ``{root}``, ``{ckpt}`` and ``{run}`` stand for paths: its folder, the newest checkpoint there and the folder of the
+    newest run.
 
     Attributes:
         row: first column of the table.

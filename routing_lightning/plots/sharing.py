@@ -1,0 +1,54 @@
+"""Where tasks share and where they part: the share of tasks with a block of their own, depth by depth."""
+
+from collections.abc import Mapping
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from routing_lightning.plots.style import SOFT, look, new_figure, task_colours
+
+
+def private_share(routes: np.ndarray) -> np.ndarray:
+    """Share of the tasks whose block no other task takes, at each depth.
+
+    Args:
+        routes: (T, D), the block of each task at each depth.
+
+    Returns:
+        (D,) in [0, 1].
+    """
+    same = (routes[:, None] == routes[None]).sum(1)
+    found: np.ndarray = (same == 1).mean(0)
+    return found
+
+
+def sharing_profile(shares: Mapping[str, np.ndarray], title: str = "") -> Figure:
+    """Share of tasks with a block of their own over the depths.
+
+    Args:
+        shares: for each line its name, and (D,) in [0, 1] from :func:`private_share`; or (S, D), of several runs, drawn
+            as their mean with a band from the lowest to the highest.
+        title: what the figure shows.
+
+    Returns:
+        The figure with a line per name.
+    """
+    with matplotlib.rc_context(look()):
+        figure = new_figure(6.4, 3.2)
+        axes = figure.subplots()
+        for (name, values), colour in zip(shares.items(), task_colours(len(shares)), strict=True):
+            runs = np.atleast_2d(values)
+            depths = np.arange(1, runs.shape[1] + 1)
+            axes.plot(depths, runs.mean(0), "o-", color=colour, markersize=4, linewidth=1.4, label=name)
+            if len(runs) > 1:
+                axes.fill_between(depths, runs.min(0), runs.max(0), color=colour, alpha=0.2, lw=0)
+        axes.set(xlabel="depth", ylabel="tasks with a block of their own", ylim=(-0.03, 1.03))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+        axes.set_title(title, loc="left")
+        axes.grid(color=SOFT, linewidth=0.3)
+        if len(shares) > 1:
+            figure.legend(loc="outside right upper")
+    return figure

@@ -198,6 +198,7 @@ class BranchingRouter(HostModule, Router):
             table = self.decider.policy.table
             fresh = self.decider.learner.initial_table(self.spec.num_tasks, [self.candidates])
             table[shares, depth] = fresh[shares, 0]
+            self.decider.learner.forget(shares, depth)
         if targets:
             self._copies.append(BlockCopy(depth, source, sorted(targets)))
 

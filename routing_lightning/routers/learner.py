@@ -50,6 +50,9 @@ class Learner(HostModule):
         """
         return torch.zeros(num_agents, len(num_actions), max(num_actions))
 
+    def forget(self, agents: Tensor, depth: int) -> None:
+        """Forgets what it keeps, beside the policy, of some agents at a depth: (A,) bool."""
+
     def check(self, policy: Policy) -> None:
         """Refuses a policy that it cannot train.
 

@@ -60,8 +60,9 @@ def search(router: BranchingRouter, gain=0.0) -> list[int | None]:
 @given(st.integers(0, 2**32 - 1), st.floats(0.01, 10))
 def test_paired_difference_equals_a_loop_whichever_action_was_taken(seed, lr):
     generator = torch.Generator().manual_seed(seed)
-    policy, learner = TabularPolicy(), PairedDifference(lr)
+    policy, learner = TabularPolicy(), PairedDifference(normalised=False, lr=lr)
     policy.build(3, RoutingSpec(3, [2, 2]), learner)
+    learner.build(policy)
     tasks = torch.randint(3, (7,), generator=generator)
     taken = torch.randint(2, (7,), generator=generator)
     gain = torch.randn(7, generator=generator)  # of action 1 over action 0
@@ -78,9 +79,25 @@ def test_paired_difference_equals_a_loop_whichever_action_was_taken(seed, lr):
     torch.testing.assert_close(rows[:, 1, 1], torch.sigmoid(difference))
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(2, 200))
+def test_a_normalised_difference_is_the_confidence_of_a_paired_test(seed, count):
+    generator = torch.Generator().manual_seed(seed)
+    policy, learner = TabularPolicy(), PairedDifference()
+    policy.build(1, RoutingSpec(1, [2]), learner)
+    learner.build(policy)
+    gain = (10 ** float(torch.randn((), generator=generator))) * (torch.randn(count, generator=generator) + 0.1)
+    taken = torch.randint(2, (count, 1), generator=generator)
+    tasks = torch.zeros(count, dtype=torch.long)
+    returns = torch.where(taken == 1, gain[:, None], -gain[:, None])
+    learner.learn(policy, Trace(tasks, tasks, actions=taken, alternatives=1 - taken, returns=returns))
+    found = learner.probabilities(policy.table, policy.num_actions)[0, 0, 1]
+    statistic = gain.double().sum() / gain.double().square().sum().sqrt()
+    assert abs(float(found) - float(torch.special.ndtr(statistic))) < 0.011
+
+
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=20), st.floats(1e-30, 1e30))
 def test_policies_stay_distributions_whatever_the_gains(gains, lr):
-    router = built(learner=PairedDifference(lr), stage=2)
+    router = built(learner=PairedDifference(lr < 1, lr), stage=2)
     for gain in gains:
         step(router, gain)
         rows = router.probabilities()
@@ -97,7 +114,7 @@ def test_paired_difference_needs_alternatives():
         router.learn(trace)
     for lr in (0, -1, math.inf, math.nan):
         with pytest.raises(UsageError, match="lr of PairedDifference"):
-            PairedDifference(lr)
+            PairedDifference(lr=lr)
 
 
 # -- stages ------------------------------------------------------------------------------------------------------------
@@ -123,16 +140,16 @@ def test_depths_open_in_order_each_for_so_many_batches(order, expected):
 
 def test_a_depth_closes_when_enough_tasks_are_certain_but_not_at_once():
     for shortest, batches in ((0.0, 1), (0.4, 2), (1.0, 5)):
-        router = built(shortest=shortest, learner=PairedDifference(100.0))
+        router = built(shortest=shortest, learner=PairedDifference(lr=100.0))
         assert search(router, gain=1.0) == [None] + [depth for depth in (2, 1, 0) for _ in range(batches)]
     only_two = torch.where(TASKS < 2, 1.0, 0.0)
     for quorum, batches in ((0.6, 1), (0.7, 5)):
-        router = built(shortest=0.0, quorum=quorum, learner=PairedDifference(100.0))
+        router = built(shortest=0.0, quorum=quorum, learner=PairedDifference(lr=100.0))
         assert search(router, gain=only_two) == [None] + [depth for depth in (2, 1, 0) for _ in range(batches)]
 
 
 def test_copies_learn_before_they_are_compared():
-    router = built(stage=10, settle=0.4, shortest=0.5, learner=PairedDifference(100.0))
+    router = built(stage=10, settle=0.4, shortest=0.5, learner=PairedDifference(lr=100.0))
     assert search(router, gain=1.0) == [None] + [depth for depth in (2, 1, 0) for _ in range(7)]
     router = built(stage=10, settle=0.4)
     asked = [step(router, 0.0, seed=seed).alternatives is not None for seed in range(9)]
@@ -143,7 +160,7 @@ def test_copies_learn_before_they_are_compared():
 
 def test_each_task_keeps_its_favourite():
     better = torch.tensor([1.0, -1.0, 1.0])[TASKS]
-    router = built(learner=PairedDifference(10.0))
+    router = built(learner=PairedDifference(lr=10.0))
     search(router, gain=better)
     assert router.routes().tolist() == [[0] * 3, [3] * 3, [2] * 3]
     assert router.open_depth is None
@@ -208,7 +225,7 @@ def test_the_search_takes_its_share_of_the_training():
 
 
 def test_later_sweeps_open_again_to_those_who_share():
-    router = built(blocks=(4, 4), sweeps=2, stage=3, shortest=1.0, learner=PairedDifference(10.0))
+    router = built(blocks=(4, 4), sweeps=2, stage=3, shortest=1.0, learner=PairedDifference(lr=10.0))
     copied, seen = [], []
     while not router.is_over:
         seen.append(router.open_depth)
@@ -232,7 +249,7 @@ def test_a_beginning_in_which_all_share():
 def test_undecided_tasks_may_stay_together():
     gain = torch.tensor([1.0, -1.0, 0.001])[TASKS]
     for undecided, third in (("favourite", 2), ("common", 3)):
-        router = built(undecided=undecided, learner=PairedDifference(10.0))
+        router = built(undecided=undecided, learner=PairedDifference(lr=10.0))
         search(router, gain)
         assert router.routes().tolist() == [[0] * 3, [3] * 3, [third] * 3]
 

@@ -10,7 +10,7 @@ import yaml
 from lightning.pytorch import Trainer
 
 from routing_lightning.cli import main
-from tests.fake_data import mini_imagenet_root, small_options  # noqa: F401
+from tests.fake_data import small_options, write_cifar_tree, write_mini_imagenet, write_mnist
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 JOBS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
@@ -28,6 +28,22 @@ COMBINATIONS = [
     *(("data/cifar_mtl", "methods/branching", "networks/all_layers", protocol) for protocol in PROTOCOLS),
     *((data, ROUTED) for data in DATA if data != "data/cifar_mtl"),
 ]
+
+
+# The same data for all, decoded once.
+@pytest.fixture(scope="module")
+def cifar_tree(tmp_path_factory) -> Path:
+    return write_cifar_tree(tmp_path_factory.mktemp("cifar"))
+
+
+@pytest.fixture(scope="module")
+def mnist_root(tmp_path_factory) -> Path:
+    return write_mnist(tmp_path_factory.mktemp("mnist"))
+
+
+@pytest.fixture(scope="module")
+def mini_imagenet_root(tmp_path_factory) -> Path:
+    return write_mini_imagenet(tmp_path_factory.mktemp("mini_imagenet"))
 
 
 @pytest.fixture

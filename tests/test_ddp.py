@@ -1,4 +1,4 @@
-"""Two processes on the CPU, started as a user would: the real command line in fresh processes."""
+"""Two processes on the CPU: the real command line, once started as a user would, else in forks that find each other."""
 
 import os
 import subprocess
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from tests import forks
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,21 +40,32 @@ torch.save(
 """
 
 
-def run(folder: Path, *words: str, path: Path = ROOT) -> list[dict]:
-    """What each process ended with; ``path`` is where else it may import from."""
-    folder.mkdir()
+def started(folder: Path, *words: str) -> None:
+    """Starts one process, which starts the other."""
     script = folder / "run.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}", "OMP_NUM_THREADS": "1"}
-    for name in ("LOCAL_RANK", "PL_GLOBAL_SEED", "MASTER_PORT", "MASTER_ADDR", "NODE_RANK", "WORLD_SIZE"):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for name in forks.OF_PROCESSES:
         environment.pop(name, None)
-    words = (*words, f"--trainer.default_root_dir={folder}", "--trainer.enable_progress_bar=false")
     process = subprocess.run(
         [sys.executable, str(script), str(folder), *words],
         env=environment, cwd=folder, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-3000:]
     assert process.stderr == ""
+
+
+def run(folder: Path, *words: str, path: Path = ROOT, processes: int = 2, fresh: bool = False) -> list[dict]:
+    """What each process ended with; ``path`` is where else it may import from."""
+    folder.mkdir()
+    words = (*words, f"--trainer.default_root_dir={folder}", "--trainer.enable_progress_bar=false")
+    if fresh:
+        started(folder, *words)
+    else:
+        code = f"import sys\nsys.path.insert(0, {str(path)!r})\n{SCRIPT}"
+        for done in forks.run_processes(folder, processes, str(folder), *words, code=code):
+            assert done.returncode == 0, done.stderr[-3000:]
+            assert done.stderr == ""
     return [torch.load(path, weights_only=True) for path in sorted(folder.glob("rank_*.pt"))]
 
 
@@ -67,6 +80,7 @@ def ranks(tmp_path_factory) -> list[dict]:
         *TWO_PROCESSES,
         *options,
         "--trainer.limit_train_batches=60",
+        fresh=True,
     )
 
 
@@ -144,7 +158,7 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path):
         options = [f"--trainer.devices={devices}", f"--data.init_args.batch_size={batch_size}"]
         if devices == 1:
             options.append("--trainer.strategy=auto")
-        results.append(run(tmp_path / str(devices), "fit", f"--config={config}", *options)[0])
+        results.append(run(tmp_path / str(devices), "fit", f"--config={config}", *options, processes=devices)[0])
     two, one = results
     assert two["step"] == one["step"] == 20
     for name, value in one["router"].items():

@@ -15,6 +15,7 @@ from routing_lightning.callbacks import BlockUsage, PolicyDynamics, RouteRecorde
 from routing_lightning.errors import NonFiniteError
 from routing_lightning.modules import detect
 from routing_lightning.routers import REINFORCE, MLPPolicy, RewardRouter
+from tests import forks
 from tests.conftest import ToyDataModule
 from tests.modules.test_resume import MODELS, equal
 from tests.soak.__main__ import curves
@@ -51,14 +52,14 @@ class Signal(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def fit(model, folder: Path, *callbacks: Callback, count: int = 77, ckpt_path=None) -> None:
+def fit(model, folder: Path, *callbacks: Callback, count: int = 77, ckpt_path=None, **options) -> None:
     folder.mkdir(exist_ok=True)
     parts = len(list(folder.glob("part_*")))
     record = [RouteRecorder(), BlockUsage(every_n_steps=3), PolicyDynamics(every_n_steps=3)]
     trainer = Trainer(
         accelerator="cpu",
         devices=2,
-        strategy="ddp_fork",
+        **{"strategy": "ddp_fork", **options},
         max_epochs=EPOCHS,
         log_every_n_steps=1,
         num_sanity_val_steps=0,
@@ -133,6 +134,50 @@ def test_both_processes_validate_the_model_that_is_saved(whole):
             assert together[name].item() == pytest.approx(value, abs=1e-6), name
 
 
+IN_SLURM = """
+import sys
+from pathlib import Path
+from tests.test_two_processes import in_slurm
+in_slurm(sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["stop"])
+"""
+
+
+def in_slurm(model: str, folder: Path, stopped: bool) -> None:
+    """What each process of a job does: the second one is told that time is nearly up, then the first to end."""
+    stop.TOGETHER = 2
+    signals = [
+        Signal("on_train_batch_start", signal.SIGUSR1, 1, 2),
+        Signal("on_train_batch_start", signal.SIGTERM, 0, 6),
+    ]
+    fit(MODELS[model](), folder, *(signals if stopped else []), strategy="ddp", default_root_dir=folder)
+
+
+def test_slurm_queues_a_job_of_two_processes_again_once(whole, tmp_path):
+    model, first = whole
+    if model == "baseline":
+        pytest.skip("as for the other model")
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/asked\n")
+    scontrol.chmod(0o755)
+    job = {"JOB_ID": "17", "JOB_NAME": "x", "NTASKS": "2", "NTASKS_PER_NODE": "2", "NNODES": "1", "NODEID": "0"}
+    shared = {
+        "PATH": f"{scontrol.parent}:{os.environ['PATH']}",
+        **{f"SLURM_{key}": value for key, value in job.items()},
+    }
+    folder = tmp_path / "runs"
+    for words in ([model, str(folder), "stop"], [model, str(folder)]):  # the job, and the same job once more
+        place = {**shared, **forks.meeting_place()}
+        ranks = [{**place, "SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in "01"]
+        done = forks.run_together(tmp_path, [(words, environment) for environment in ranks], IN_SLURM)
+        assert all((process.returncode == 0) == (len(words) == 2) for process in done), done[0].stderr[-3000:]
+        assert (tmp_path / "asked").read_text() == "requeue 17\n"
+        (saved,) = folder.glob("hpc_ckpt_*.ckpt")
+    assert 2 <= torch.load(saved, weights_only=True)["global_step"] <= 4
+    for process in range(2):
+        assert equal(state(first, process), state(folder, process))
+
+
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
@@ -167,14 +212,21 @@ def note_what_is_told(folder, monkeypatch):
     monkeypatch.setattr(detect.Detector, "_tell", noted)
 
 
-@pytest.mark.parametrize("what", [huge_loss, nan_gradient])
-@pytest.mark.parametrize("model", ["routed", "baseline"])
-def test_what_one_finds_stops_both_with_the_same_sentence(model, what, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("model", "what", "precision"),
+    [
+        ("routed", huge_loss, "32-true"),
+        ("routed", nan_gradient, "bf16-mixed"),
+        ("baseline", huge_loss, "bf16-mixed"),
+        ("baseline", nan_gradient, "32-true"),
+    ],
+)
+def test_what_one_finds_stops_both_with_the_same_sentence(model, what, precision, tmp_path, monkeypatch):
     monkeypatch.setattr(detect, "LOOK", 2)
     monkeypatch.setattr("routing_lightning.modules.classifier.LOOK", 2)
     note_what_is_told(tmp_path, monkeypatch)
     with pytest.raises(Exception, match=NonFiniteError.__name__):
-        fit(MODELS[model](), tmp_path, Spoil(what))
+        fit(MODELS[model](), tmp_path, Spoil(what), precision=precision)
     first, second = ((tmp_path / f"told_{rank}").read_text() for rank in range(2))
     assert first == second and "in batch 0 of epoch 1" in first
     (kept,) = tmp_path.glob("*.ckpt")

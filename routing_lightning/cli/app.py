@@ -7,6 +7,7 @@ import shlex
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,12 @@ class RoutingCLI(LightningCLI):
 
     Attributes:
         folder: the folder of this run; None if it writes nothing.
+        claimed: folders that loggers of the user's have got.
         trusted: modules that the user has named with ``--trust``.
     """
 
     folder: Path | None = None
+    claimed: Sequence[Path] = ()
     trusted: tuple[str, ...] = ()
 
     # -- words and options ---------------------------------------------------------------------------------------------
@@ -285,7 +288,9 @@ class RoutingCLI(LightningCLI):
                 )
         elif not trainer.get("fast_dev_run") and logger not in (None, True, False):
             for one in logger if isinstance(logger, list) else [logger]:
-                self.folder = folders.claim_for_logger(one, self._get(self.config, "ckpt_path")) or self.folder
+                claimed = folders.claim_for_logger(one, self._get(self.config, "ckpt_path"))
+                if claimed is not None:
+                    self.folder, self.claimed = claimed, [*self.claimed, claimed]
         trial = trainer.get("fast_dev_run")
         for callback in callbacks:
             if trial and isinstance(callback, ModelCheckpoint):
@@ -475,6 +480,7 @@ def run(words: list[str]) -> RoutingCLI:
     keep_quiet()
     keep_freed_memory()
     cli: list[RoutingCLI] = []
+    refused = False
 
     class Noted(RoutingCLI):
         """Known also where its constructor fails, so that an unused folder can be taken back."""
@@ -509,11 +515,14 @@ def run(words: list[str]) -> RoutingCLI:
         mistake = usage_error(error)
         if mistake is None:
             raise
+        trainer = getattr(cli[0], "trainer", None) if cli else None
+        refused = trainer is None or trainer.global_step == 0
         print(f"error: {mistake}", file=sys.stderr)
         raise SystemExit(1) from None
     finally:
         if cli:
-            folders.forget(cli[0].folder)
+            for folder in {cli[0].folder, *cli[0].claimed}:
+                folders.forget(folder, refused)
         # Lightning leaves gloo's connections to the interpreter's end, at which their threads may abort the process.
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()

@@ -1,8 +1,10 @@
 """The folder of a run: claimed before anything slow, by this run alone."""
 
+import contextlib
 import itertools
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ RUNS = "lightning_logs"
 
 # Tells the processes that a run starts itself which folder it has.
 _CLAIMED = "ROUTING_LIGHTNING_RUN_FOLDER"
+# Files that loggers and the command line write before anything is trained or measured.
+_BEGUN = ("events.out.", "config.yaml", "hparams.yaml", "metrics.csv")
 _NAME = re.compile(r"\w[\w.+=-]*")
 
 
@@ -56,14 +60,22 @@ def folder_of_run(parent: Path, name: str) -> Path:
     return Path(os.environ.get(_CLAIMED, parent / name))
 
 
-def forget(folder: Path | None) -> None:
-    """Removes the folder of a run that failed before it wrote anything."""
+def forget(folder: Path | None, refused: bool) -> None:
+    """Removes the folder of a run that failed before it wrote anything; nothing, if another process has it.
+
+    Args:
+        folder: the folder, if one was claimed.
+        refused: whether the run was refused before its first step: what only tells that it was to begin goes, too.
+    """
     os.environ.pop(_CLAIMED, None)
-    if folder is not None and is_first_process():
-        try:
-            folder.rmdir()
-        except OSError:
-            return  # it holds something, or is gone
+    if folder is None or not is_first_process():
+        return
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    if all(refused and path.name.startswith(_BEGUN) for path in written):
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.parent.name == RUNS:
+            with contextlib.suppress(OSError):  # it holds other runs
+                folder.parent.rmdir()
 
 
 def checked_name(name: str) -> str:

@@ -73,6 +73,8 @@ def answer(words: list[str]) -> bool:
         SystemExit: with code 0 after help, with 2 if no command was given or there is none of that name.
     """
     first = words[0] if words else ""
+    if first in ("help", "--version") and words[1:]:
+        wrong(f"{first} takes no words, but {words[1]} is given; leave it out, or say `{words[1]} --help`")
     if first in ("-h", "--help", "help"):
         print(overview())
         raise SystemExit(0)
@@ -171,9 +173,18 @@ def command_help(command: str) -> str:
 
 
 def methods(words: Sequence[str]) -> None:
-    """Lists the configs, each with what it is."""
+    """Lists the configs, each with what it is.
+
+    Raises:
+        UsageError: if there is anything to list beside them, or nothing.
+    """
     if _wants_help(words, "usage: python train.py methods\n\nLists the configs, each with its first line."):
         return
+    if words:
+        raise UsageError(
+            f"methods lists all configs and takes no words, but {words[0]} is given; leave it out, or say "
+            f"`options {words[0]}` if that is a class."
+        )
     folder = config_folder()
     if folder is None:
         raise UsageError("there is no folder configs here; go to a checkout of this package, which has it.")

@@ -24,6 +24,8 @@ _IDLE_WARNINGS = (
     ".*module\\(s\\) in eval mode.*",
     # Nothing is logged where the user has switched that off.
     ".*but `Trainer\\(barebones=True\\)` is configured.*",
+    # Lightning takes what torch's profiler has found at the end of each cycle.
+    ".*Profiler clears events at the end of each cycle.*",
     # The strategies are told how to treat blocks without samples, where that is needed.
     ".*find_unused_parameters=True was specified.*",
 )

@@ -129,6 +129,8 @@ def run_quick(words: list[str]) -> bool:
     wait_passively()
     # DDP says of every model all of whose parameters a batch used that it need not have looked for unused ones.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # Torch's profiler notes on stderr when it starts and stops, and that there is no GPU.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     quiet = any(word.startswith(("--print_config", "--print_shtab")) or ".help" in word for word in words)
     if parts.command in TRAINER_COMMANDS and not quiet and int(os.environ.get("LOCAL_RANK", 0)) == 0:
         print(f"routing_lightning {__version__}: {parts.command}", flush=True)

@@ -165,6 +165,12 @@ class TaskClassifier(OptimizingModule):
 
     # -- what Lightning would write as one graph -----------------------------------------------------------------------
 
+    def __dir__(self) -> list[str]:
+        """Names of what there is: without a Trainer not ``trainer``, at which all who look at each attribute fail."""
+        attached = self._trainer is not None or self._fabric is not None
+        names = super().__dir__()  # type: ignore[no-untyped-call]
+        return [name for name in names if attached or name != "trainer"]
+
     def _refuse_export(self, *arguments: Any, **options: Any) -> Any:
         raise UsageError(
             f"{type(self).__name__} cannot be written as one graph, since each task has a way of its own through it; "
@@ -403,6 +409,15 @@ class TaskClassifier(OptimizingModule):
                 raise UsageError(
                     f"the checkpoint is of a model for {theirs} {what}, but this one, made for the data, is for {own} "
                     f"({size}); give the data of its run, or a checkpoint of this data."
+                )
+        shape, own_shape = (list(hparams.get("image_shape") or ()) for hparams in (saved, self.hparams))
+        if shape and own_shape and shape != own_shape:
+            weights, mine = checkpoint.get("state_dict") or {}, self.state_dict()
+            # Networks that end with a mean over all places take images of any size.
+            if any(name in mine and value.shape != mine[name].shape for name, value in weights.items()):
+                raise UsageError(
+                    f"the checkpoint is of a model for images of shape {shape}, but this one, made for the data, is "
+                    f"for {own_shape} (channels, height, width); give the data the size of its run, or leave it out."
                 )
 
     def on_train_start(self) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from routing_lightning.errors import UsageError
+from routing_lightning.errors import NonFiniteError, UsageError
 from routing_lightning.routers.base import Trace
 from routing_lightning.routers.host import HostModule
 from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
@@ -162,7 +162,11 @@ class GradientLearner(Learner):
         self.step(policy, trace)
 
     def step(self, policy: Policy, trace: Trace) -> None:
-        """Steps the optimizer with the gradient of a trace's loss, which is there already."""
+        """Steps the optimizer with the gradient of a trace's loss, which is there already.
+
+        Raises:
+            NonFiniteError: if the optimizer leaves a policy on the host that is nan.
+        """
         optimizer = self.optimizer or self.configure(policy)[0]
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
@@ -174,6 +178,13 @@ class GradientLearner(Learner):
             for parameter in policy.parameters():
                 if parameter.grad is not None:  # else it has not moved
                     parameter.data.clamp_(-MOST_CERTAIN, MOST_CERTAIN)
+                    # Averages that an optimizer keeps may overflow. On a device a look would make it wait.
+                    if parameter.device.type == "cpu" and parameter.isnan().any():
+                        lr = optimizer.param_groups[0]["lr"]
+                        raise NonFiniteError(
+                            f"the router's optimizer {type(optimizer).__name__} (lr {lr}) makes its policy nan, since "
+                            "what it keeps of gradients overflows; lower lr or the rewards, or leave momentum out."
+                        )
         optimizer.zero_grad()
 
 

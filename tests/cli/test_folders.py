@@ -1,7 +1,5 @@
 """Each run has a folder of its own, also among many that start at once."""
 
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +10,7 @@ import yaml
 from routing_lightning.cli import folders, main
 from routing_lightning.errors import UsageError
 from routing_lightning.record import RouteRecord
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 SHORT = [
@@ -35,20 +34,16 @@ def test_twenty_processes_that_claim_at_once_get_twenty_folders(tmp_path):
         "import sys, time; from pathlib import Path; from routing_lightning.cli.folders import claim\n"
         "time.sleep(max(0, float(sys.argv[2]) - time.time())); print(claim(Path(sys.argv[1]), 'version', first=0))"
     )
-    start = str(time.time() + 3)
-    words = [sys.executable, "-c", script, str(tmp_path), start]
-    running = [subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(20)]
-    found = {process.communicate()[0].strip() for process in running}
+    start = str(time.time() + 1)
+    done = forks.run_together(tmp_path, 20 * [((str(tmp_path), start), {})], script)
+    found = {process.stdout.strip() for process in done}
     assert found == {str(tmp_path / f"version_{i}") for i in range(20)}
 
 
 def test_two_runs_started_together_share_nothing(tmp_path):
-    def start(seed: int) -> subprocess.Popen[str]:
-        words = ["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", "--name=twin", f"--seed_everything={seed}"]
-        return subprocess.Popen([sys.executable, "train.py", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
-
-    running = [start(seed) for seed in (1, 2)]
-    assert [process.wait() for process in running] == [0, 0]
+    words = ["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", "--name=twin"]
+    done = forks.run_together(tmp_path, [((*words, f"--seed_everything={seed}"), {}) for seed in (1, 2)])
+    assert [process.returncode for process in done] == [0, 0]
     runs = sorted((tmp_path / "lightning_logs").iterdir())
     assert [path.name for path in runs] == ["twin", "twin_1"]
     assert {yaml.safe_load((path / "config.yaml").read_text())["seed_everything"] for path in runs} == {1, 2}
@@ -69,6 +64,16 @@ LOGGERS = {
     ],
     "none": ["--trainer.logger=false"],
 }
+
+
+@pytest.mark.parametrize("logger", LOGGERS)
+def test_a_run_that_is_refused_after_its_loggers_began_leaves_nothing(logger, tmp_path, capsys):
+    words = [*(word.format(tmp_path) for word in LOGGERS[logger]), f"--trainer.default_root_dir={tmp_path}"]
+    with pytest.raises(SystemExit):
+        main(["fit", *SHORT, *words, "--trainer.val_check_interval=100"])
+    assert "val_check_interval" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert {path.name for path in tmp_path.iterdir()} <= {"tb"}
 
 
 @pytest.mark.parametrize("logger", LOGGERS)

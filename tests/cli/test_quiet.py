@@ -1,5 +1,6 @@
 """On success stderr is empty and what is shown fits; warnings that concern the user stay."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from routing_lightning.cli.quiet import keep_quiet
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits_mtl.yaml")
@@ -16,18 +18,17 @@ SHORT = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer
          "--trainer.accelerator=cpu"]  # fmt: skip
 
 
-def run(folder: Path, *words: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
-    import os
-
-    environment = os.environ | {"COLUMNS": str(columns), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
-    command = [sys.executable, str(ROOT / "train.py"), *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return forks.run(folder, *words, COLUMNS="80")
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run in a process of its own, in which imports have to be quiet, too."""
     folder = tmp_path_factory.mktemp("folder with space")
-    return folder, run(folder, "fit", f"--config={DIGITS}", *SHORT)
+    environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
+    command = [sys.executable, str(ROOT / "train.py"), "fit", f"--config={DIGITS}", *SHORT]
+    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_fit_is_quiet_and_says_how_to_go_on(fitted):
@@ -72,6 +73,13 @@ def test_fit_is_quiet_with_another_logger(tmp_path):
     logger = ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=."]
     done = run(tmp_path, "fit", f"--config={DIGITS}", *SHORT, *logger)
     assert done.returncode == 0 and done.stderr == ""
+
+
+def test_torchs_profiler_is_quiet(tmp_path):
+    words = ["--trainer.profiler=pytorch", "--trainer.limit_train_batches=8", "--trainer.limit_val_batches=8"]
+    done = run(tmp_path, "fit", f"--config={DIGITS}", *SHORT[:1], *words, *SHORT[3:], "--record=null")
+    assert done.returncode == 0 and done.stderr == ""
+    assert "Profiler Report" in done.stdout
 
 
 def test_validation_on_a_part_of_its_own_is_called_so(tmp_path):

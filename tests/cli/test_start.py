@@ -122,6 +122,10 @@ def test_options_of_a_class_by_its_path(capsys):
         ("validate", "--ckpt_path"),
         ("options WLP", "did you mean WPL?"),
         ("completion fish", "bash or zsh"),
+        ("completion bash zsh", "bash or zsh"),
+        ("methods foo", "methods lists all configs and takes no words, but foo is given"),
+        ("help fit", "help takes no words, but fit is given; leave it out, or say `fit --help`"),
+        ("--version foo", "--version takes no words, but foo is given"),
     ],
 )
 def test_what_is_missing_is_told(words, sentence, capsys):

@@ -1,8 +1,6 @@
 """How many threads a run takes."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import yaml
 
 from routing_lightning.cli import threads
 from routing_lightning.errors import UsageError
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,13 +72,15 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise():
 
 
 def test_the_number_is_set_and_recorded(tmp_path):
-    words = ["fit", "--config", "configs/digits_mtl.yaml", "--trainer.max_steps=1", "--trainer.limit_val_batches=1",
+    config = f"--config={ROOT}/configs/digits_mtl.yaml"
+    words = ["fit", config, "--trainer.max_steps=1", "--trainer.limit_val_batches=1",
              f"--trainer.default_root_dir={tmp_path}", "--record=null", "--name=a", "--threads=2"]  # fmt: skip
     script = (
         "import sys; from routing_lightning.cli import main; main(sys.argv[1:]); "
         "import os, torch; assert torch.get_num_threads() == 2; assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE'"
     )
-    subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, check=True, capture_output=True)
+    done = forks.run(tmp_path, *words, code=script)
+    assert done.returncode == 0, done.stderr
     run = tmp_path / "lightning_logs" / "a"
     assert yaml.safe_load((run / "config.yaml").read_text())["threads"] == 2
 

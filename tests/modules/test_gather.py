@@ -44,7 +44,7 @@ def one_process(rank: int, folder: str, mlp: bool) -> None:
 
 
 def check(tmp_path, mlp: bool) -> None:
-    mp.spawn(one_process, (str(tmp_path), mlp), nprocs=2)
+    mp.start_processes(one_process, (str(tmp_path), mlp), nprocs=2, start_method="fork")
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     parts = [traces(mlp, rank) for rank in (0, 1)]
     for step in range(len(SIZES)):

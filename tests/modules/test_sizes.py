@@ -6,7 +6,9 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
+from torch import nn
 
+from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
 from routing_lightning.networks import SimpleConvNet, TaskSpecific
 from routing_lightning.routers import REINFORCE, MLPPolicy, RewardRouter
@@ -76,3 +78,29 @@ def test_a_model_for_more_tasks_than_the_data_has(tmp_path):
     )
     trainer.fit(toy_model(num_tasks=4), ToyDataModule(num_tasks=3))
     assert trainer.global_step == 1
+
+
+def pooled(image_shape):
+    """Features of images of any size."""
+    features = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    features.out_features = 16
+    return features
+
+
+SIZED = {
+    "routed": lambda shape, features: toy_model(image_shape=shape, features=features),
+    "baseline": lambda shape, features: MultiTaskClassifier(3, 2, shape, partial(TaskSpecific, hidden=8), features),
+}
+
+
+@pytest.mark.parametrize("kind", SIZED)
+def test_a_checkpoint_for_images_of_another_size_is_refused_where_its_weights_do_not_fit(kind):
+    for features, refused in ((toy_features, True), (pooled, False)):
+        saved, other = (SIZED[kind]((1, size, size), features) for size in (8, 16))
+        checkpoint = {"state_dict": saved.state_dict(), "hyper_parameters": dict(saved.hparams)}
+        if refused:
+            with pytest.raises(UsageError, match=r"images of shape \[1, 8, 8\], but this one.* for \[1, 16, 16\]"):
+                other.on_load_checkpoint(checkpoint)
+        else:
+            other.on_load_checkpoint(checkpoint)
+            other.load_state_dict(checkpoint["state_dict"])

@@ -1,66 +1,19 @@
 """Runs the cases and writes the table: ``python -m tests.nightly [--docs] [--only TEXT]``."""
 
 import argparse
-import contextlib
-import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
-import traceback
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
-import torch
-from PIL import Image
-
-from routing_lightning.cli.start import READERS
-from routing_lightning.routers.wpl import wpl_update
+from tests import forks
 from tests.nightly.cases import Case, configs, small_data, switches
 from tests.nightly.table import Outcome, Tables, page, read, write
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 180  # seconds for a command
-
-
-def warm_up() -> None:
-    """Imports and compiles what commands need, so that their forks need not; nothing here starts a thread of torch."""
-    for name in (
-        *READERS.values(), "routing_lightning.cli.app", "routing_lightning.report", "routing_lightning.export",
-        "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "rich.console", "rich.progress",
-        "tensorboard.backend.event_processing.event_accumulator", "tensorboard.plugins.image.metadata",
-        "torch.utils.tensorboard", "torch._dynamo", "torch.export", "networkx", "attr", "fsspec.implementations.local",
-        "sklearn.datasets", "torchvision.models",
-    ):  # fmt: skip
-        import_module(name)
-    for name in ("onnx", "onnxscript", "onnxruntime", "torch.onnx._internal.exporter", "torchjd.aggregation"):
-        with contextlib.suppress(ImportError):
-            import_module(name)
-    Image.init()
-    rows, averages = torch.full((1, 1, 2), 0.5), torch.zeros(1, 1)
-    first = torch.zeros(1, dtype=torch.long)
-    wpl_update(rows, averages, first, first[:, None], torch.ones(1, 1), policy_lr=0.1)
-
-
-def in_fork(words: list[str], out: Path, err: Path, folder: Path) -> None:
-    """Runs a command line in this process, which is a fork of one that has imported everything."""
-    for number, path in ((1, out), (2, err)):
-        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
-    os.chdir(folder)
-    code = 0
-    try:
-        from routing_lightning.cli import main
-
-        main(words)
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        code = 99
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 @dataclass
@@ -83,13 +36,7 @@ class Place:
         if apart:
             code = self.run_apart(given, out, err)
         else:
-            process = multiprocessing.get_context("fork").Process(target=in_fork, args=(given, out, err, self.folder))
-            process.start()
-            process.join(LIMIT)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            code = process.exitcode
+            code = forks.wait(forks.forked(forks.PROGRAM, given, out, err, self.folder, {}), LIMIT)
         left = {path.name for path in set(self.folder.iterdir()) - before} - {out.name, err.name}
         return Outcome.of(code, out.read_text(), err.read_text(), left)
 
@@ -139,7 +86,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="only rows that are not in it, or were not right")
     options = parser.parse_args()
 
-    warm_up()
+    forks.warm_up(everything=True)
     tables: Tables = {"configs": {}, "switches": {}}
     if options.results and options.results.is_file():
         tables = read(options.results)

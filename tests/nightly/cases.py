@@ -45,8 +45,7 @@ def small_data(folder: Path) -> dict[str, Path]:
 class Case:
     """Command lines that run one after the other in a folder of their own.
 
-    ``{root}``, ``{ckpt}`` and ``{run}`` stand for paths: its folder, the newest checkpoint there and the folder of the
-    newest run.
+    In their words ``{root}`` stands for it, ``{ckpt}`` for the newest checkpoint in it, ``{run}`` for that one's run.
 
     Attributes:
         row: first column of the table.
@@ -201,11 +200,11 @@ SWITCHES = [
     *(trainer(devices=2, strategy=name, refused=ALL, apart=True) for name in ("fsdp", "deepspeed")),
     # what is written and told
     *(trainer(profiler=name) for name in ("simple", "advanced")),
-    trainer(profiler="pytorch", limit_train_batches=12, limit_val_batches=12, warns=True),  # torch's own words
+    trainer(profiler="pytorch", limit_train_batches=12, limit_val_batches=12),
     Switch("PyTorchProfiler(filename)",
            ["--trainer.profiler=PyTorchProfiler", "--trainer.limit_train_batches=12", "--trainer.limit_val_batches=12",
             "--trainer.profiler.dirpath={root}",
-            "--trainer.profiler.filename=p"], warns=True),
+            "--trainer.profiler.filename=p"]),
     Switch("two loggers", ["--trainer.logger+=TensorBoardLogger", "--trainer.logger.save_dir={root}",
                            "--trainer.logger+=CSVLogger", "--trainer.logger.save_dir={root}"]),
     Switch("record: null", ["--record=null"]),

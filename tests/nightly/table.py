@@ -94,7 +94,7 @@ def page(tables: Tables) -> str:
 
 
 def folded(title: str, rows: dict[str, dict[str, Outcome]]) -> list[str]:
-    """One table that opens on a click; a refusal has the number of its sentence below."""
+    """One table that opens on a click: how often each was run, if not once; refusals with the number of a sentence."""
     columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
     sentences: dict[str, int] = {}
     lines = ['<details markdown="1">', f"<summary>{title}</summary>", "", f"| | {' | '.join(columns)} |"]
@@ -104,7 +104,8 @@ def folded(title: str, rows: dict[str, dict[str, Outcome]]) -> list[str]:
         for column in columns:
             one = cells.get(column, Outcome("", ""))
             number = f" [{sentences.setdefault(shortened(one.told), len(sentences) + 1)}]" if one.told else ""
-            shown.append({"passes": "✓"}.get(one.cell, one.cell) + number)
+            times = f" {one.times}" if one.times > 1 else ""
+            shown.append({"passes": "✓"}.get(one.cell, one.cell) + times + number)
         lines.append(f"| `{row}` | {' | '.join(shown)} |")
     lines += ["", *(f"{number}. {sentence}" for sentence, number in sentences.items()), "", "</details>", ""]
     return lines

@@ -1,10 +1,14 @@
 """Policies stay distributions after any finite sequence of updates."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
+from routing_lightning.errors import NonFiniteError
 from routing_lightning.routers import (
     REINFORCE,
     WPL,
@@ -81,6 +85,60 @@ def test_rows_of_networks_are_distributions_whatever_was_learned(name, depth_inp
         if final is not None:
             trace.final_reward = torch.tensor(final)
             router.learn(trace)
+
+
+OPTIMIZERS = {
+    "momentum": partial(SGD, momentum=0.9),
+    "nesterov": partial(SGD, momentum=0.9, nesterov=True),
+    "Adam": Adam,
+    "AdamW amsgrad": partial(AdamW, amsgrad=True),
+    "RMSprop": partial(RMSprop, momentum=0.9),
+    "Adagrad": Adagrad,
+}
+
+
+@pytest.mark.parametrize("policy", [TabularPolicy, partial(MLPPolicy, 4)], ids=["table", "network"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@settings(max_examples=15, deadline=None)
+@given(rate=LARGE_RATES, learner=st.sampled_from([REINFORCE, ApproximateWPL]), rewards=SEQUENCES["rewards"])
+def test_optimizers_with_a_memory_leave_distributions_or_say_why_not(name, policy, rate, learner, rewards):
+    torch.manual_seed(0)
+    router = RewardRouter(policy(), learner(optimizer=partial(OPTIMIZERS[name], lr=rate)))
+    router.build(RoutingSpec(2, [3, 3], state_sizes=[5, 5]))
+    largest = max(abs(reward) for final in rewards for reward in final)
+    for final in [*rewards, None]:
+        trace = router.start(TASKS, explore=True, generator=torch.Generator().manual_seed(0))
+        if router.uses_state:
+            decided = [router.decide(trace, torch.randn(4, 5), depth).actions for depth in range(2)]
+            trace.actions = torch.stack(decided, 1)
+            check(trace.probabilities)
+        else:
+            check(router.probabilities())
+        if final is None:
+            break
+        trace.final_reward = torch.tensor(final)
+        try:
+            router.learn(trace)
+        except NonFiniteError as error:
+            assert "the router's optimizer" in str(error) and f"lr {rate}" in str(error)
+            assert max(rate, largest) > 1e6
+            break
+
+
+def test_an_optimizer_whose_memory_overflows_is_told():
+    """The steps are too small to make the policy certain; then a schedule ends at 0, and 0 times infinity is nan."""
+    router = RewardRouter(TabularPolicy(), REINFORCE(optimizer=partial(SGD, lr=1e-40, momentum=0.99)))
+    router.build(RoutingSpec(2, [3, 3]))
+    for step in range(12):
+        trace = router.start(TASKS, explore=True, generator=torch.Generator().manual_seed(0))
+        trace.final_reward = torch.full((4,), 3e38)
+        if step < 11:
+            router.learn(trace)
+            check(router.probabilities())
+    assert router.learner.optimizer.state[router.policy.table]["momentum_buffer"].isinf().any()
+    router.learner.optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(NonFiniteError, match=r"optimizer SGD \(lr 0.0\) makes its policy nan"):
+        router.learn(trace)
 
 
 @pytest.mark.parametrize("name", LEARNERS)

@@ -120,6 +120,7 @@ def server() -> subprocess.Popen[str]:
     """The process that forks, of its own since that of the tests has run much else."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_PROCESSES}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "", "OMP_NUM_THREADS": "1"}
+    environment["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the command line sets it before it imports torch
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.forks"],
         cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -134,12 +134,19 @@ def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
         assert torch.equal(ours, theirs)
 
 
-def test_processes_hold_the_same_router_that_learns_by_the_loss(tmp_path):
+@pytest.mark.parametrize(
+    "router",
+    ["Top1Router", "{class_path: BranchingRouter, init_args: {stage: 4, settle: 0.25}}"],
+    ids=["loss", "search"],
+)
+def test_processes_hold_the_same_router_of_another_kind(router, tmp_path):
     ranks = run(
-        tmp_path / "top1",
+        tmp_path / "run",
         "fit",
         *TWO_PROCESSES,
-        "--model.init_args.router=Top1Router",
+        f"--model.init_args.router={router}",
+        "--model.init_args.final_reward=negative_loss",
+        "--model.init_args.optimizer.init_args.momentum=0.9",
         "--trainer.max_steps=20",
         "--trainer.limit_val_batches=1",
     )

@@ -78,7 +78,7 @@ class TaskClassifier(OptimizingModule):
         num_classes: C, the largest number of outputs of a task (classes, labels, or 1 for a value), at least 1.
         optimizer: makes the optimizer from the parameters; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler from the optimizer; none by default. A length that is null or -1
-            is that of the run; see :class:`OptimizingModule`.
+            is that of the run; see :class:`~routing_lightning.modules.optimizing.OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         joint_loss: share in [0, 1) of a loss over the classes of all tasks together in the loss of a training step, the
             task's own having the rest; see :class:`~routing_lightning.modules.joint.JointLoss`. 0: none.

@@ -41,7 +41,7 @@ class MultiTaskClassifier(TaskClassifier):
             They then normalise over the batch's samples of their task: enlarge the batch so that there are some.
         optimizer: makes the optimizer; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler; none by default. A length that is null or -1 is that of the
-            run; see :class:`OptimizingModule`.
+            run; see :class:`~routing_lightning.modules.optimizing.OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         aggregator: combines the gradients of the tasks: such as ``torchjd.aggregation.PCGrad`` (needs the extra
             ``jd``); see :func:`~routing_lightning.modules.gradients.combine_gradients`. None: they are added up.

@@ -62,7 +62,7 @@ class RoutedClassifier(TaskClassifier):
             for all (paper, section 3.1.1).
         optimizer: makes the optimizer of the network; SGD with lr 1e-2 (paper, section 4) by default.
         lr_scheduler: makes the learning rate scheduler; none by default. A length that is null or -1 is that of the
-            run; see :class:`OptimizingModule`.
+            run; see :class:`~routing_lightning.modules.optimizing.OptimizingModule`.
         lr_interval: step the scheduler each ``"epoch"`` or each optimizer ``"step"``.
         gradient_clip_val: clip the gradient's norm to this, above 0; null: no clipping. (The Trainer refuses its own
             option for modules that optimize manually.)

@@ -125,7 +125,7 @@ def test_what_a_run_leaves(tmp_path: Path, toy_data: Any) -> None:
     assert found["accuracy"] == round(100 * float(trainer.callback_metrics["val/acc"]), 2)
     assert found["images"] == [32, 32, 32]
     assert found["private"] == [[0, 1, 1], [0, 0, 1], [1, 0, 1]]
-    assert found["seconds"] > 0
+    assert 0 <= found["seconds"] < 60
 
 
 def test_private_blocks_serve_one_task() -> None:

@@ -163,7 +163,7 @@ def test_names_that_are_no_folders_are_refused(name):
 def test_a_run_that_fails_at_the_start_leaves_no_folder(tmp_path):
     with pytest.raises(SystemExit):
         main(["fit", *SHORT, f"--trainer.default_root_dir={tmp_path}", "--data.init_args.batch_size=0"])
-    assert not list((tmp_path / "lightning_logs").iterdir())
+    assert not list(tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("command", ["fit", "predict", "test"])

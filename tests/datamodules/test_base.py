@@ -58,7 +58,7 @@ class Recorder(LightningModule):
 
     def record(self, part: str, batch: Any) -> None:
         self.image, _, _ = batch
-        self.rows[part].append(self.image[:, 2, 0, 0].mul(255).round().int().tolist())
+        self.rows[part].append(self.image[:, 2, 0, 0].tolist())
 
     def training_step(self, batch: Any) -> Tensor:
         self.record("train", batch)

@@ -249,7 +249,7 @@ def test_a_beginning_in_which_all_share():
 def test_undecided_tasks_may_stay_together():
     gain = torch.tensor([1.0, -1.0, 0.001])[TASKS]
     for undecided, third in (("favourite", 2), ("common", 3)):
-        router = built(undecided=undecided, learner=PairedDifference(lr=10.0))
+        router = built(undecided=undecided, learner=PairedDifference(normalised=False, lr=10.0))
         search(router, gain)
         assert router.routes().tolist() == [[0] * 3, [3] * 3, [third] * 3]
 

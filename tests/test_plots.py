@@ -33,6 +33,7 @@ from routing_lightning.plots import (
     policy_dynamics,
     policy_evolution,
     policy_heatmap,
+    private_blocks,
     private_share,
     route_links,
     routing_map,
@@ -536,6 +537,11 @@ def test_any_number_of_tasks_and_blocks_can_be_drawn(tasks, blocks):
     policy_heatmap(values[0], names, actions)
     policy_dynamics(np.array([0]), values[:, :, 0], names)
     evolution_panel(np.array([0]), values[:, 0], actions)
+
+
+def test_private_blocks_serve_one_task():
+    assert private_blocks(np.zeros((4, 2), np.int64)).sum() == 0
+    assert private_blocks(np.arange(4)[:, None]).sum() == 4
 
 
 def test_private_share_counts_tasks_that_are_alone_on_their_block():

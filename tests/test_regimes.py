@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Trainer
 
 from benchmarks.regimes import matrix, runner, summary
 from benchmarks.regimes.__main__ import main
-from benchmarks.regimes.measure import Measured, private_blocks
-from routing_lightning import routers
+from benchmarks.regimes.measure import Measured
 from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.routers import FixedRoutes
@@ -49,8 +47,6 @@ def test_the_data_of_each_regime_have_right_options(regime: str) -> None:
 
 @pytest.mark.parametrize("method", MATRIX["methods"])
 def test_the_model_of_each_method_parses(method: str) -> None:
-    if not hasattr(routers, "BranchingRouter") and method in ("learned", "all-fc"):
-        pytest.skip("these come with the learned router")
     (run,) = matrix.runs(MATRIX, [3], ["CIFAR-MTL, 8 filters"], [method])
     values = {"seed": run.seed, "filters": run.filters, "blocks": 21, "steps": 70}
     parser = ArgumentParser(exit_on_error=False)
@@ -125,12 +121,7 @@ def test_what_a_run_leaves(tmp_path: Path, toy_data: Any) -> None:
     assert found["accuracy"] == round(100 * float(trainer.callback_metrics["val/acc"]), 2)
     assert found["images"] == [32, 32, 32]
     assert found["private"] == [[0, 1, 1], [0, 0, 1], [1, 0, 1]]
-    assert 0 <= found["seconds"] < 60
-
-
-def test_private_blocks_serve_one_task() -> None:
-    assert private_blocks(torch.zeros(4, 2, dtype=torch.long)).sum() == 0
-    assert private_blocks(torch.arange(4).view(-1, 1)).sum() == 4
+    assert found["seconds"] > 0
 
 
 def row(regime: str, method: str, accuracy: float, **more: Any) -> dict[str, Any]:

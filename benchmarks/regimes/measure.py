@@ -7,7 +7,8 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor
+
+from routing_lightning.plots import private_blocks
 
 
 class Measured(L.Callback):
@@ -31,16 +32,12 @@ class Measured(L.Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         metrics = trainer.callback_metrics
         router = getattr(pl_module, "router", None)
+        routed = router is not None and not router.uses_state
         found = {
             "accuracy": round(100 * float(metrics["val/acc"]), 2),
             "accuracy_micro": round(100 * float(metrics["val/acc_micro"]), 2),
-            "seconds": round(time.perf_counter() - self.start, 1),
+            "seconds": round(time.perf_counter() - self.start, 3),
             "images": torch.bincount(data.train_dataset.tasks, minlength=data.num_tasks).tolist(),
-            "private": None if router is None or router.uses_state else private_blocks(router.routes()).tolist(),
+            "private": private_blocks(router.routes().numpy()).astype(int).tolist() if routed else None,
         }
         Path(self.file).write_text(json.dumps(found))
-
-
-def private_blocks(routes: Tensor) -> Tensor:
-    """Whether a task alone takes its block: routes (T, D) -> (T, D), 1 or 0."""
-    return ((routes.unsqueeze(1) == routes.unsqueeze(0)).sum(1) == 1).long()

@@ -19,6 +19,19 @@ def check_image_shape(image_shape: Sequence[int]) -> None:
         raise UsageError(f"image_shape is {list(image_shape)}; give channels, height and width, each at least 1.")
 
 
+def check_images(images: Tensor, image_shape: Sequence[int]) -> None:
+    """Checks that images (N, C, H, W) have the shape that features were made for.
+
+    Raises:
+        UsageError: if they have another.
+    """
+    if tuple(images.shape[1:]) != tuple(image_shape):
+        raise UsageError(
+            f"the images are {tuple(images.shape[1:])} (channels, height, width) but the features expect "
+            f"{tuple(image_shape)}; set image_shape of the model to that of the data."
+        )
+
+
 class SimpleConvNet(nn.Module):
     """Four convolutions (3x3, 32 filters), each with batch normalisation, ReLU and 2x2 max-pooling.
 
@@ -75,10 +88,6 @@ class SimpleConvNet(nn.Module):
         Raises:
             UsageError: if the images have another shape.
         """
-        if tuple(images.shape[1:]) != self.image_shape:
-            raise UsageError(
-                f"the images are {tuple(images.shape[1:])} (channels, height, width) but the features expect "
-                f"{self.image_shape}; set image_shape of the model to that of the data."
-            )
+        check_images(images, self.image_shape)
         maps: Tensor = self.layers(images)
         return maps.flatten(1)

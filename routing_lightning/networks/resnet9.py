@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
-from routing_lightning.networks.convnet import check_image_shape
+from routing_lightning.networks.convnet import check_image_shape, check_images
 from routing_lightning.networks.routed_layer import RoutedLayer
 from routing_lightning.nn.blocks import ModuleBlocks
 from routing_lightning.nn.norm import FewValuesBatchNorm2d
@@ -61,11 +61,7 @@ class ResNet9(nn.Module):
         Raises:
             UsageError: if the images have another shape.
         """
-        if tuple(images.shape[1:]) != self.image_shape:
-            raise UsageError(
-                f"the images are {tuple(images.shape[1:])} (channels, height, width) but the features expect "
-                f"{self.image_shape}; set image_shape of the model to that of the data."
-            )
+        check_images(images, self.image_shape)
         maps: Tensor = self.stages(self.first(images))
         return maps.amax((2, 3))
 

@@ -14,7 +14,7 @@ from routing_lightning.plots.heatmaps import (
 )
 from routing_lightning.plots.overlap import cluster_order, overlap, task_overlap
 from routing_lightning.plots.routing_map import Link, fold_links, route_links, routing_map
-from routing_lightning.plots.sharing import private_share, sharing_profile
+from routing_lightning.plots.sharing import private_blocks, private_share, sharing_profile
 from routing_lightning.plots.style import TASK_COLOURS, save, task_colours, to_array, to_svg
 from routing_lightning.plots.tested import confusion_matrix, draw_tested, folded, label_scores, value_scatter
 
@@ -37,6 +37,7 @@ __all__ = [
     "policy_dynamics",
     "policy_evolution",
     "policy_heatmap",
+    "private_blocks",
     "private_share",
     "route_links",
     "routing_map",

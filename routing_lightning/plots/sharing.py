@@ -10,17 +10,15 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from routing_lightning.plots.style import SOFT, look, new_figure, task_colours
 
 
+def private_blocks(routes: np.ndarray) -> np.ndarray:
+    """Whether no other task takes a task's block: (T, D), its block at each depth -> (T, D) bool."""
+    found: np.ndarray = (routes[:, None] == routes[None]).sum(1) == 1
+    return found
+
+
 def private_share(routes: np.ndarray) -> np.ndarray:
-    """Share of the tasks whose block no other task takes, at each depth.
-
-    Args:
-        routes: (T, D), the block of each task at each depth.
-
-    Returns:
-        (D,) in [0, 1].
-    """
-    same = (routes[:, None] == routes[None]).sum(1)
-    found: np.ndarray = (same == 1).mean(0)
+    """Share of the tasks whose block no other task takes, at each depth: (T, D) -> (D,) in [0, 1]."""
+    found: np.ndarray = private_blocks(routes).mean(0)
     return found
 
 

@@ -181,6 +181,7 @@ def check_every_place(make, tmp_path: Path, model_options: dict, **options) -> N
     ("model", "schedule"),
     [
         ("routed", "epoch"),
+        ("routed", "step"),
         ("branching", "step"),
         ("routed", "plateau"),
         ("by_network", "epoch"),

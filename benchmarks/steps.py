@@ -105,9 +105,10 @@ class RoutedStep:
         loss = cross_entropy(logits.float(), labels)
         (loss if scaler is None else scaler.scale(loss)).backward()
         if trace.alternatives is not None:
-            with torch.no_grad():
-                other = self.network.otherwise(trace).float()
-                trace.alternative_reward = -cross_entropy(other, labels, reduction="none").cpu()
+            losses = cross_entropy(self.network.otherwise(trace).float(), labels, reduction="none")
+            other = losses.mean()
+            (other if scaler is None else scaler.scale(other)).backward()
+            trace.alternative_reward = -losses.detach().cpu()
         group = self.optimizer.param_groups[0]
         everything = group["params"]
         group["params"] = [*self.shared, *self.network.active_parameters()]

@@ -136,8 +136,12 @@ def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
 
 @pytest.mark.parametrize(
     "router",
-    ["Top1Router", "{class_path: BranchingRouter, init_args: {stage: 4, settle: 0.25}}"],
-    ids=["loss", "search"],
+    [
+        "Top1Router",
+        "{class_path: BranchingRouter, init_args: {stage: 4, settle: 0.25}}",
+        "{class_path: BranchingRouter, init_args: {stage: 2, settle: 0.0, sweeps: 3}}",  # batches of who has parted
+    ],
+    ids=["loss", "search", "sweeps"],
 )
 def test_processes_hold_the_same_router_of_another_kind(router, tmp_path):
     ranks = run(
@@ -147,6 +151,7 @@ def test_processes_hold_the_same_router_of_another_kind(router, tmp_path):
         f"--model.init_args.router={router}",
         "--model.init_args.final_reward=negative_loss",
         "--model.init_args.optimizer.init_args.momentum=0.9",
+        "--data.init_args.batch_size=2",
         "--trainer.max_steps=20",
         "--trainer.limit_val_batches=1",
     )

@@ -241,7 +241,7 @@ class RoutedClassifier(TaskClassifier):
             detector.see_route(self, batch_idx, trace, losses)
         self.take_gradients(losses, self.router.auxiliary_loss(trace), tasks)
         if trace.alternatives is not None:
-            trace.alternative_reward = self.reward_otherwise(trace, tasks, labels)
+            trace.alternative_reward = self.learn_otherwise(trace, tasks, labels)
         if (batch_idx + 1) % self.accumulate_grad_batches == 0 or self.trainer.is_last_batch:
             self.step_optimizer()
             self.step_schedulers("step")
@@ -281,12 +281,21 @@ class RoutedClassifier(TaskClassifier):
             return reward
         return torch.where(self.objective.asked(tasks, hits.device).classes, reward, -losses)
 
-    @torch.no_grad()
-    def reward_otherwise(self, trace: Trace, tasks: Tensor, labels: Tensor) -> Tensor:
-        """Reward of each sample if it had taken the alternatives of its trace, (N,) float32 on the host."""
+    def learn_otherwise(self, trace: Trace, tasks: Tensor, labels: Tensor) -> Tensor:
+        """Adds the gradients of the blocks that the samples had taken with the alternatives of their trace.
+
+        Returns:
+            What each sample's reward had been, (N,) float32 on the host.
+        """
         logits = self.masked(self.network.otherwise(trace), tasks)
         losses = self.losses(logits, tasks, labels, apart=True)
-        return self.reward(self.hits(logits, tasks, labels), losses, tasks).float().cpu()
+        reward = self.reward(self.hits(logits, tasks, labels), losses.detach(), tasks).float().cpu()
+        if not losses.requires_grad and self.trainer.world_size > 1:  # other processes wait for this one
+            used = (parameter for parameter in self.used_parameters(trace.actions) if parameter.requires_grad)
+            losses = losses + 0 * next(used).sum()
+        if losses.requires_grad:
+            self.take_gradients(losses, None, tasks)
+        return reward
 
     def take_gradients(self, losses: Tensor, auxiliary: Tensor | None, tasks: Tensor) -> None:
         """Adds the gradients of a batch's loss to those since the last step.

@@ -76,19 +76,39 @@ def children_from(body: nn.Module, start: Start) -> list[nn.Module]:
 
 
 @contextmanager
-def as_before(kept: Kept, modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Draws the noise of the first run again, and puts buffers, such as running statistics, and the noise back."""
+def as_before(kept: Kept, modules: Sequence[nn.Module], learning: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Draws the noise of the first run again, on copies of buffers, such as running statistics; then all is put back.
+
+    Args:
+        kept: of the first run.
+        modules: what is run again.
+        learning: parameters that get a gradient; no others of these modules do.
+    """
     device = kept.x.device
     now = _noise(device)
-    buffers = [buffer for module in modules for buffer in module.buffers()]
-    values = [buffer.clone() for buffer in buffers]
+    buffers = [
+        (module, name, buffer)
+        for whole in modules
+        for module in whole.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    wanted = {id(parameter) for parameter in learning}
+    parameters = (parameter for module in modules for parameter in module.parameters())
+    held = [parameter for parameter in parameters if parameter.requires_grad and id(parameter) not in wanted]
     _set_noise(kept.noise, device)
     try:
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer.clone()
+        for parameter in held:
+            parameter.requires_grad_(False)
         yield
     finally:
         _set_noise(now, device)
-        for buffer, value in zip(buffers, values, strict=True):
-            buffer.copy_(value)
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer
+        for parameter in held:
+            parameter.requires_grad_(True)
 
 
 def _noise(device: torch.device) -> list[Tensor]:

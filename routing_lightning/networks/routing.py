@@ -128,14 +128,13 @@ class RoutingNetwork(nn.Module):
             x = child(x)
         return x
 
-    @torch.no_grad()
     def otherwise(self, trace: Trace) -> Tensor:
         """What the body had given in the pass of a trace if each sample had taken the trace's ``alternatives``.
 
         All else is as it was: weights, so ask before the optimizer steps, mode, the noise of dropout, and the other
         actions. Batches are normalised by their statistics in training, but move no running ones. Only the part of
-        the network above the first of those depths is run, where the body is an ``nn.Sequential``. No gradient. Asked
-        once: what the trace kept is dropped.
+        the network above the first of those depths is run, where the body is an ``nn.Sequential``. A gradient, where
+        there are any, reaches the blocks of the alternatives alone. Asked once: what the trace kept is dropped.
 
         Args:
             trace: of a pass whose router asked for alternatives.
@@ -152,8 +151,14 @@ class RoutingNetwork(nn.Module):
         trace.kept = None
         actions = other.where(other >= 0, trace.actions)
         parts = children_from(self.body, kept.start)
+        tried = [
+            parameter
+            for layer, blocks in zip(self.calls, other.unbind(1), strict=True)
+            for block in set(blocks.tolist()) - {-1, layer.blocks.num_blocks}
+            for parameter in layer.blocks.block_parameters(block)
+        ]
         x: Tensor = kept.x
-        with as_before(kept, parts), ForcedPass(self.calls, actions, kept.start.depth):
+        with as_before(kept, parts, tried), ForcedPass(self.calls, actions, kept.start.depth):
             for part in parts:
                 x = part(x)
         return x

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -18,6 +17,9 @@ from routing_lightning.routers.learner import Learner
 from routing_lightning.routers.paired import PairedDifference
 from routing_lightning.routers.policies import TabularPolicy
 
+Undecided = Literal["favourite", "common", "majority"]
+UNDECIDED: tuple[Undecided, ...] = ("favourite", "common", "majority")
+
 
 class BranchingRouter(HostModule, Router):
     """Finds where tasks share and where they part, by staged counterfactual branching.
@@ -25,10 +27,11 @@ class BranchingRouter(HostModule, Router):
     All tasks start on one common block everywhere. One depth at a time is opened: the weights of the common block, and
     what the optimizer keeps of them, are copied into the other blocks of the depth, and each sample takes one of its
     task's candidates, as the task's policy draws: the common block or the task's own. Besides the training step the
-    part of the network above that depth is run once more on the batch, without a gradient, each sample with another
-    candidate than it took; the difference of its two rewards, all else being equal, moves the policy. The depth is
-    closed when most tasks are certain, or after a number of batches, and each task keeps its favourite there. After the
-    last depth the routes stay.
+    part of the network above that depth is run once more on the batch, each sample with another candidate than it took;
+    the difference of its two rewards, all else being equal, moves the policy, and the candidates that were not taken
+    learn from that pass, so that no block misses a sample while there is a search. The depth is closed when the tasks
+    are certain, together or most of them, or after a number of batches; each task keeps what it is certain of, and
+    where it is not, what the tasks together prefer. After the last depth the routes stay.
 
     Copies of one block start out equal, so a task that parts loses nothing but what the others' samples taught; and
     since the rest of the network is settled, the comparison is about this depth alone.
@@ -53,9 +56,10 @@ class BranchingRouter(HostModule, Router):
         settle: share of those in which the blocks of a depth that was just opened learn without being compared, in
             [0, 1): copies differ by noise alone at first. Candidates are drawn alike then.
         shortest: share of the others after which a depth may close, in [0, 1].
-        undecided: what a task that is not certain keeps when its depth closes: its ``"favourite"``, or the ``"common"``
-            block.
-        certainty: probability of its favourite from which on a task is certain, in (0.5, 1); 0.88 is a logit of 2.
+        undecided: what a task that is not certain keeps when its depth closes: the choice of the ``"majority"``, for
+            which the policies of all that still share count as experts of equal weight, and then the depth closes, too,
+            when they are certain together; its own ``"favourite"``; or the ``"common"`` block.
+        certainty: probability of its favourite from which on a task is certain, or all together, in (0.5, 1).
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
 
@@ -81,12 +85,12 @@ class BranchingRouter(HostModule, Router):
         order: Literal["last_first", "first_last"] | list[int] = "last_first",
         sweeps: int = 1,
         begin: float = 0.0,
-        search: float = 0.4,
+        search: float = 0.2,
         stage: int | None = None,
-        settle: float = 0.5,
+        settle: float = 0.3,
         shortest: float = 0.15,
-        undecided: Literal["favourite", "common"] = "favourite",
-        certainty: float = 0.88,
+        undecided: Undecided = "majority",
+        certainty: float = 0.975,
         quorum: float = 0.9,
         most: float = 2.0,
     ) -> None:
@@ -95,7 +99,7 @@ class BranchingRouter(HostModule, Router):
             ("candidates", candidates, candidates >= 2, "at least 2"),
             ("sweeps", sweeps, sweeps >= 1, "at least 1"),
             ("begin", begin, 0 <= begin < 1, "a share in [0, 1)"),
-            ("undecided", undecided, undecided in ("favourite", "common"), "'favourite' or 'common'"),
+            ("undecided", undecided, undecided in UNDECIDED, f"one of {', '.join(UNDECIDED)}"),
             ("search", search, 0 < search <= 1, "a share in (0, 1]"),
             ("stage", stage, stage is None or stage >= 1, "a number of batches, at least 1, or null"),
             ("settle", settle, 0 <= settle < 1, "a share in [0, 1)"),
@@ -171,7 +175,10 @@ class BranchingRouter(HostModule, Router):
         if depth is not None:
             certain = self._open_policies(depth).amax(-1) > self.certainty
             settled = self.settle * most
-            enough = batches >= settled + self.shortest * (most - settled) and certain.float().mean() >= self.quorum
+            sure = certain.float().mean() >= self.quorum
+            if self.undecided == "majority":
+                sure = sure or self._together(depth).max() > self.certainty
+            enough = batches >= settled + self.shortest * (most - settled) and sure
             if not enough and batches < most:
                 return
             self._close(depth, certain)
@@ -183,7 +190,14 @@ class BranchingRouter(HostModule, Router):
         favourite = self._favourites()[:, depth]
         if self.undecided == "common":
             favourite = favourite.where(certain, torch.zeros_like(favourite))
+        if self.undecided == "majority":
+            favourite = favourite.where(certain, self._together(depth).argmax())
         self.routes_so_far[:, depth] = favourite
+
+    def _together(self, depth: int) -> Tensor:
+        """How sure the tasks that still share are of each candidate at the open depth, taken together: (C,)."""
+        rows = self._open_policies(depth)[self.routes_so_far[:, depth] == 0]
+        return (rows.clamp(min=1e-30).log().sum(0) / max(1, len(rows)) ** 0.5).softmax(0)
 
     def _open(self, depth: int, before: Sequence[int]) -> None:
         layers, source = self.spec.layers, self.spec.num_blocks[depth] - 1
@@ -236,17 +250,17 @@ class BranchingRouter(HostModule, Router):
         depth = self.open_depth
         if depth is None or not explore:
             return trace
+        shares = self.routes_so_far[tasks, depth] == 0
         taken = draw(self._open_policies(depth)[tasks], generator)
         shift = torch.ones_like(taken)
         if self.candidates > 2:
             shift = torch.randint(1, self.candidates, taken.shape, generator=generator)
         blocks = self.blocks[tasks, depth]
         trace.actions[:, depth] = blocks.gather(1, taken.unsqueeze(1)).squeeze(1)
-        if int(self.progress[1]) < self.settle * int(self.progress[3]):
-            return trace
-        trace.alternatives = torch.full_like(trace.actions, -1)
         other = (taken + shift) % self.candidates
-        trace.alternatives[:, depth] = blocks.gather(1, other.unsqueeze(1)).squeeze(1)
+        trace.alternatives = torch.full_like(trace.actions, -1)
+        tried = blocks.gather(1, other.unsqueeze(1)).squeeze(1)
+        trace.alternatives[:, depth] = tried.where(shares, -1)
         return trace
 
     @torch.no_grad()
@@ -282,18 +296,22 @@ class BranchingRouter(HostModule, Router):
                     "from the network's otherwise(trace)."
                 )
             gain = (trace.final_reward - trace.alternative_reward).clamp(-self.most, self.most)
-            returns = torch.zeros(trace.actions.shape, dtype=torch.float32)
-            returns[:, depth] = gain
-            trace.returns = returns
-            seen = replace(
-                trace,
-                actions=self._candidate(trace, trace.actions, depth),
-                alternatives=self._candidate(trace, trace.alternatives, depth),
-            )
-            self.decider.learner.learn(self.decider.policy, seen)
+            trace.returns = torch.zeros(trace.actions.shape, dtype=torch.float32)
+            trace.returns[:, depth] = gain.where(trace.alternatives[:, depth] >= 0, 0.0)
+            if int(self.progress[1]) >= self.settle * int(self.progress[3]):
+                self.decider.learner.learn(self.decider.policy, self._seen(trace, depth))
         if not self.is_over:
             self.progress[1] += 1
             self._advance()
+
+    def _seen(self, trace: Trace, depth: int) -> Trace:
+        """What the learner sees: the samples that had a choice, with candidates in place of blocks."""
+        assert trace.alternatives is not None and trace.returns is not None
+        asked = trace.alternatives[:, depth] >= 0
+        taken, other = (self._candidate(trace, blocks, depth)[asked] for blocks in (trace.actions, trace.alternatives))
+        return Trace(
+            trace.tasks[asked], trace.agents[asked], actions=taken, alternatives=other, returns=trace.returns[asked]
+        )
 
     def _candidate(self, trace: Trace, actions: Tensor, depth: int) -> Tensor:
         """Which candidate of its task an action at the open depth is; -1 at the others: (N, D)."""

@@ -96,8 +96,34 @@ def test_it_equals_a_whole_pass_with_those_actions(name, depths, training):
     assert not torch.equal(found, output)
 
 
+@pytest.mark.parametrize("name", BODIES.keys() - {"recurrent"})  # which calls its layer twice
+def test_a_gradient_reaches_the_blocks_of_the_alternatives_alone_and_is_that_of_a_whole_pass(name):
+    network, x = made(name, 1)
+    network.train()
+    twin = copy.deepcopy(network)
+    torch.manual_seed(1)
+    _, trace = network(x, TASKS)
+    network.otherwise(trace).square().mean().backward()
+    tried = {
+        f"body.{path}.blocks.blocks.{block}"
+        for path, layer in network.body.named_modules()
+        if layer is network.calls[1]
+        for block in range(3)
+    }
+    twin.router = FixedRoutes([[task, (task + 1) % 3, *[task] * (len(network.calls) - 2)] for task in range(3)])
+    twin.build(x)
+    twin.train()
+    torch.manual_seed(1)
+    twin(x, TASKS)[0].square().mean().backward()
+    expected = dict(twin.named_parameters())
+    for path, parameter in network.named_parameters():
+        assert parameter.requires_grad
+        assert (parameter.grad is not None) == (path in tried)
+        assert path not in tried or torch.allclose(parameter.grad, expected[path].grad, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", BODIES)
-def test_it_leaves_nothing_behind(name):
+def test_without_a_gradient_it_leaves_nothing_behind(name):
     network, x = made(name, 1)
     network.train()
     output, trace = network(x, TASKS)
@@ -105,7 +131,8 @@ def test_it_leaves_nothing_behind(name):
     active = [set(layer.blocks.active) for layer in network.layers]
     gradients = [None if p.grad is None else p.grad.clone() for p in network.parameters()]
     state, noise = everything(network), torch.get_rng_state()
-    found = network.otherwise(trace)
+    with torch.no_grad():
+        found = network.otherwise(trace)
     assert not found.requires_grad
     assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
     assert torch.equal(noise, torch.get_rng_state())
@@ -125,7 +152,7 @@ def test_convolutions_and_their_statistics_stay():
         _, trace = network(images, TASKS)
         moved = everything(network)
         assert norm in ("group", "none") or any(not torch.equal(moved[name], state[name]) for name in state)
-        network.otherwise(trace)
+        network.otherwise(trace).sum().backward()
         assert all(torch.equal(value, moved[name]) for name, value in network.state_dict().items())
 
 

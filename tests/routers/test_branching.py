@@ -144,18 +144,20 @@ def test_a_depth_closes_when_enough_tasks_are_certain_but_not_at_once():
         assert search(router, gain=1.0) == [None] + [depth for depth in (2, 1, 0) for _ in range(batches)]
     only_two = torch.where(TASKS < 2, 1.0, 0.0)
     for quorum, batches in ((0.6, 1), (0.7, 5)):
-        router = built(shortest=0.0, quorum=quorum, learner=PairedDifference(lr=100.0))
+        router = built(shortest=0.0, quorum=quorum, undecided="favourite", learner=PairedDifference(lr=100.0))
         assert search(router, gain=only_two) == [None] + [depth for depth in (2, 1, 0) for _ in range(batches)]
 
 
 def test_copies_learn_before_they_are_compared():
     router = built(stage=10, settle=0.4, shortest=0.5, learner=PairedDifference(lr=100.0))
     assert search(router, gain=1.0) == [None] + [depth for depth in (2, 1, 0) for _ in range(7)]
-    router = built(stage=10, settle=0.4)
-    asked = [step(router, 0.0, seed=seed).alternatives is not None for seed in range(9)]
-    assert asked == [False] * 5 + [True] * 4
-    trace = step(built(stage=10, settle=0.4), seed=1)
-    assert len(trace.actions[:, 2].unique()) == 1  # nothing is open yet
+    router = built(stage=10, settle=0.4, learner=PairedDifference(False, 0.01))
+    moved = []
+    for seed in range(9):
+        before = router.decider.policy.table.clone()
+        assert (step(router, 0.1, seed=seed).alternatives is not None) == (seed > 0)  # nothing is open at first
+        moved.append(not torch.equal(before, router.decider.policy.table))
+    assert moved == [False] * 5 + [True] * 4
 
 
 def test_each_task_keeps_its_favourite():
@@ -233,6 +235,7 @@ def test_later_sweeps_open_again_to_those_who_share():
         trace = step(router, torch.tensor([1.0, -1.0 if first else 1.0, -1.0])[TASKS], seed=len(seen))
         if not first and seen[-1] is not None:
             assert (trace.actions[TASKS == 0] == 0).all()  # it has parted
+            assert trace.alternatives is None or (trace.alternatives[TASKS == 0] == -1).all()
         copied += router.copies()
     assert seen == [None, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0]
     assert router.routes().tolist() == [[0, 0], [1, 1], [3, 3]]
@@ -246,12 +249,38 @@ def test_a_beginning_in_which_all_share():
     assert search(router, 1.0).count(None) == 10
 
 
-def test_undecided_tasks_may_stay_together():
-    gain = torch.tensor([1.0, -1.0, 0.001])[TASKS]
-    for undecided, third in (("favourite", 2), ("common", 3)):
-        router = built(undecided=undecided, learner=PairedDifference(normalised=False, lr=10.0))
-        search(router, gain)
-        assert router.routes().tolist() == [[0] * 3, [3] * 3, [third] * 3]
+def test_what_a_task_keeps_that_is_not_certain():
+    for undecided, gain, third in (
+        ("favourite", 0.001, 2),
+        ("common", 0.001, 3),
+        ("majority", 0.001, 2),
+        ("majority", -0.001, 2),
+        ("favourite", -0.001, 3),
+    ):
+        router = built(undecided=undecided, learner=PairedDifference(normalised=False, lr=0.5))
+        search(router, torch.tensor([1.0, 1.0, gain])[TASKS])
+        assert router.routes().tolist() == [[0] * 3, [1] * 3, [third] * 3]
+
+
+def test_who_is_certain_of_another_choice_than_the_majority_keeps_it():
+    for together in (1.0, -1.0):
+        router = built(learner=PairedDifference(normalised=False, lr=0.5), shortest=1.0)
+        search(router, torch.tensor([together, together, -together])[TASKS])
+        own = [[0] * 3, [1] * 3, [2] * 3]
+        common = [[3] * 3] * 3
+        expected = own[:2] + common[:1] if together > 0 else common[:2] + own[2:]
+        assert router.routes().tolist() == expected
+
+
+def test_a_depth_closes_when_the_tasks_are_certain_together_though_none_is_alone():
+    router = built(stage=9, shortest=0.0, learner=PairedDifference(normalised=False, lr=0.2))
+    for seed in range(3):
+        step(router, 1.0, seed=seed)  # logits of 3.2 in the end; 3.7 is certain
+    assert router.open_depth == 1
+    alone = built(stage=9, shortest=0.0, undecided="favourite", learner=PairedDifference(normalised=False, lr=0.2))
+    for seed in range(3):
+        step(alone, 1.0, seed=seed)
+    assert alone.open_depth == 2
 
 
 def test_a_state_in_mid_search_goes_on_the_same():
@@ -343,8 +372,9 @@ def blocks_in_use(seed: int, sign: int = 1) -> list[int]:
         losses.mean().backward()
         trace.final_reward = -losses.detach()
         if trace.alternatives is not None:
-            other = -(network.otherwise(trace) - targets).square().sum(1)
-            trace.alternative_reward = trace.final_reward + sign * (other - trace.final_reward)
+            other = (network.otherwise(trace) - targets).square().sum(1)
+            other.mean().backward()
+            trace.alternative_reward = trace.final_reward + sign * (losses - other).detach()
         optimizer.step()
         router.learn(trace)
         for copy in router.copies():

@@ -131,10 +131,11 @@ class OptimizingModule(L.LightningModule):
             if make_lr_scheduler is None:
                 return optimizer
             scheduler = make_lr_scheduler(optimizer)
+            scheduler.state_dict()  # else known only when a checkpoint is saved
             self.configured = told(optimizer, scheduler)
             if len(factors) > 1:
                 check_keeps_factors(scheduler, optimizer, factors)
-        except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        except (ValueError, TypeError, ArithmeticError, RuntimeError, AttributeError) as error:
             raise UsageError(
                 f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
             ) from error

@@ -56,6 +56,7 @@ _PLACES = (
     "torch.optim.lr_scheduler",
 )
 
+_LITERAL = re.compile(r"Literal(\[[^\]]*\])")
 
 # jsonargparse hands the values of nested options on as Python's text, in which null is None.
 get_yaml_default_loader().add_implicit_resolver(  # type: ignore[no-untyped-call]
@@ -157,6 +158,9 @@ def one_sentence(message: str) -> str:
         wrong = [text for text in wrong if not text.startswith(_NO_CLASSES)]
     wrong = list(dict.fromkeys(wrong))
     sentence = "; or ".join(wrong) or " ".join(message.split())
+    if given:
+        lists = [ast.literal_eval(words) for text in wrong for words in _LITERAL.findall(text)]
+        sentence += hint(given[0], (str(word) for words in lists for word in words))
     if keys:
         sentence = f"{'.'.join(keys)}: {sentence}"
     refused = _REFUSED.search(sentence)

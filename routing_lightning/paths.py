@@ -31,6 +31,14 @@ def local_path(path: str | os.PathLike[str]) -> str:
     return "/" + text[scheme.end() :].lstrip("/")
 
 
+def run_of_checkpoint(path: Path) -> Path:
+    """The folder of the run that a checkpoint lies in: what holds ``checkpoints``, else the checkpoint's own folder.
+
+    A file name with a slash, such as ``{epoch}-{val/acc:.2f}``, puts it into a folder of its own below.
+    """
+    return next((folder.parent for folder in path.parents if folder.name == "checkpoints"), path.parent)
+
+
 def argument(text: str) -> Path:
     """The same for an argument that argparse reads, with the error that it expects."""
     try:

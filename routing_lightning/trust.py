@@ -25,6 +25,8 @@ GET_TORCHJD = 'install it with `pip install -e ".[jd]"` in a checkout of this pa
 """How to get the optional library that combines the gradients of the tasks."""
 
 _SPEC = {"class_path", "init_args", "dict_kwargs"}
+_MAKER = "lightning.pytorch.cli.instantiate_module"
+"""The function by which Lightning makes a class of hyperparameters: a checkpoint says which, and may say no other."""
 # Types whose values are written as they are: no class is named there.
 _PLAIN_MODULES = {"builtins", "pathlib", "os", "numbers", "datetime", "enum", "typing"}
 _PLAIN_TORCH = {"Tensor", "dtype", "device", "Generator", "memory_format", "layout", "Size"}
@@ -177,6 +179,35 @@ def check_hyperparameters(values: dict[str, Any], kind: type, modules: Collectio
     Trust("the checkpoint", [*modules, kind.__module__]).check(spec, kind, "model")
 
 
+def check_way(content: dict[str, Any], values: Any, kind: type) -> None:
+    """Checks that ``load_from_checkpoint`` of Lightning makes a class of the hyperparameters that are looked at here.
+
+    Args:
+        content: the checkpoint.
+        values: its hyperparameters.
+        kind: the class that is loaded.
+
+    Raises:
+        UsageError: if it would add others, make something else of them, or call another function for it.
+    """
+    from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS  # slow, and not needed to read configs
+
+    arguments = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+    argument = content.get(getattr(kind, "CHECKPOINT_HYPER_PARAMS_NAME", ""))
+    found = [f"hyperparameters in {old}" for old in CHECKPOINT_PAST_HPARAMS_KEYS if old in content]
+    if not isinstance(values, dict):
+        found.append(f"hyperparameters that are a {type(values).__name__}")
+    elif values.get("_instantiator", _MAKER) != _MAKER:
+        found.append(f"{values['_instantiator']} to make its class by")
+    if argument in arguments:
+        found.append(f"its hyperparameters for {argument}")
+    if found:
+        raise UsageError(
+            f"the checkpoint names {found[0]}, which no checkpoint of this package does; nothing was called. Give "
+            "another one."
+        )
+
+
 def checked_file(given: Any, key: str, kind: type, modules: Collection[str] = ()) -> tuple[Any, Any]:
     """Checks what a checkpoint names, before Lightning's ``load_from_checkpoint`` of a class makes it.
 
@@ -201,6 +232,7 @@ def checked_file(given: Any, key: str, kind: type, modules: Collection[str] = ()
         content = torch.load(given, map_location="cpu", weights_only=True)
         given.seek(place)
     values = content.get(key) or {}
+    check_way(content, values, kind)
     check_hyperparameters(values, kind, modules)
     return given, imported(values["_class_path"]) if "_class_path" in values else kind
 

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -72,9 +74,22 @@ class SaveOnStop(Checkpoint):
         self._first_step = 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Sees to it that checkpoints are written whole."""
-        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
-            trainer.strategy.checkpoint_io = WholeCheckpointIO()
+        """Sees to it that checkpoints are written whole, within plugins that wrap what writes them, too.
+
+        Raises:
+            UsageError: if a plugin writes them later.
+        """
+        outer: Any = trainer.strategy
+        writer: Any = outer.checkpoint_io
+        while isinstance(writer, _WrappingCheckpointIO):
+            if isinstance(writer, AsyncCheckpointIO):
+                raise UsageError(
+                    f"trainer.plugins has {type(writer).__name__}, with which a checkpoint is removed before the next "
+                    "one is written, so that a stop or a full disk may leave none; leave it out."
+                )
+            outer, writer = writer, writer.checkpoint_io
+        if type(writer) is TorchCheckpointIO:
+            outer._checkpoint_io = WholeCheckpointIO()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over the signals, and finds the place of the file."""

@@ -3,6 +3,7 @@
 import inspect
 import linecache
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -15,6 +16,7 @@ import lightning as L
 import torch.distributed as dist
 import yaml
 from jsonargparse import Namespace
+from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import (
     ArgsType,
@@ -23,6 +25,7 @@ from lightning.pytorch.cli import (
     SaveConfigCallback,
     _InstantiatorFn,
 )
+from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from routing_lightning.allocator import keep_freed_memory
@@ -48,7 +51,7 @@ from routing_lightning.datamodules import MultiTaskDataModule
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.modules.schedule import LENGTHS
-from routing_lightning.parser import SentenceParser, one_sentence
+from routing_lightning.parser import SentenceParser, hint, one_sentence
 from routing_lightning.paths import local_path
 from routing_lightning.trust import LIBRARIES, imported, signature_of, takes_null
 
@@ -304,7 +307,7 @@ class RoutingCLI(LightningCLI):
         try:
             return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:
-            raise UsageError(f"the Trainer refuses its options: {' '.join(str(error).split())}") from error
+            raise UsageError(f"the Trainer refuses its options: {refused_option(str(error))}") from error
 
     def table_path(self) -> Path | None:
         """The file for predictions, if it is given."""
@@ -440,6 +443,22 @@ def failed_callback(error: BaseException) -> str | None:
         elif module.startswith("routing_lightning."):
             found = None
     return found
+
+
+def refused_option(text: str) -> str:
+    """What the Trainer says of its options in one line; of a strategy or accelerator that is none, the nearest one."""
+    wrong = re.search(r"invalid (strategy|accelerator) name: `\w+='([^']*)'`", text)
+    if wrong is None:
+        return " ".join(text.split())
+    name, given = wrong.groups()
+    if name == "accelerator":
+        names = ["auto", "gpu", *AcceleratorRegistry.available_accelerators()]
+        return f"there is no accelerator {given}{hint(given, names) or '.'} Give one of {', '.join(names)}."
+    nearest = hint(given, StrategyRegistry.available_strategies()) or "."
+    return (
+        f"there is no strategy {given}{nearest} Give auto, ddp, ddp_spawn or ddp_fork, or the path of a class that "
+        "works on this machine, such as lightning.pytorch.strategies.DDPStrategy."
+    )
 
 
 def usage_error(error: BaseException) -> BaseException | None:

@@ -123,9 +123,14 @@ def best_of(newest: Path) -> Path:
     callbacks = load(newest).get("callbacks") or {}
     for state in callbacks.values():
         if isinstance(state, dict) and state.get("best_model_score") is not None and state.get("best_model_path"):
-            best = newest.with_name(Path(str(state["best_model_path"])).name)
-            if best.is_file():
-                return best
+            best = Path(str(state["best_model_path"]))
+            # Its run may have been moved; a slash in a file name, as of val/acc, puts files into folders of their own.
+            folder = Path(str(state.get("dirpath") or best.parent))
+            inner = best.relative_to(folder) if best.is_relative_to(folder) else Path(best.name)
+            for place in newest.parents[:3]:
+                if (place / inner).is_file():
+                    return place / inner
+            best = newest.parent / inner
             raise UsageError(f"ckpt_path is best but {best} is gone; give the path of a checkpoint, or last.")
     raise UsageError(
         f"ckpt_path is best but the run of {newest} compared no checkpoints; give last or a path (for the next run: "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from routing_lightning.errors import UsageError
+from routing_lightning.paths import run_of_checkpoint
 
 RUNS = "lightning_logs"
 """Folder below ``trainer.default_root_dir`` in which runs lie."""
@@ -99,9 +100,11 @@ def default_name(config: Any) -> str:
 
 def run_of(checkpoint: Any) -> str | None:
     """Name of the run that wrote a checkpoint, by where it lies; None if it does not lie in the folder of a run."""
-    places = [] if checkpoint is None else Path(str(checkpoint)).resolve().parents
-    inside = len(places) > 2 and places[0].name == "checkpoints" and places[2].name == RUNS
-    return places[1].name if inside else None
+    if checkpoint is None:
+        return None
+    path = Path(str(checkpoint)).resolve()
+    run = run_of_checkpoint(path)
+    return run.name if run != path.parent and run.parent.name == RUNS else None
 
 
 def _method(model: Any) -> str:

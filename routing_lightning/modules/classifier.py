@@ -421,7 +421,11 @@ class TaskClassifier(OptimizingModule):
                 )
 
     def on_train_start(self) -> None:
-        """Goes on where the checkpoint ends, if the run is resumed from one."""
+        """Goes on where the checkpoint ends, if the run is resumed from one.
+
+        Raises:
+            UsageError: if a schedule ends before the run.
+        """
         restored, self.restored = self.restored, None
         self.milestones = Milestones()
         for parameter in self.parameters():
@@ -430,6 +434,7 @@ class TaskClassifier(OptimizingModule):
             if restored is not None:
                 self.resume(restored)
             self.tell_kept_values()
+        self.check_schedules()
         loop = self.trainer.fit_loop
         # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
         loop._load_combined_loader_states()

@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.schedule import run_length, with_length
+from routing_lightning.modules.schedule import LASTING, check_lasts, run_length, with_length
 from routing_lightning.networks.pace import learning_rate_factors
 
 
@@ -131,10 +131,11 @@ class OptimizingModule(L.LightningModule):
             if make_lr_scheduler is None:
                 return optimizer
             scheduler = make_lr_scheduler(optimizer)
+            scheduler.state_dict()  # else known only when a checkpoint is saved
             self.configured = told(optimizer, scheduler)
             if len(factors) > 1:
                 check_keeps_factors(scheduler, optimizer, factors)
-        except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        except (ValueError, TypeError, ArithmeticError, RuntimeError, AttributeError) as error:
             raise UsageError(
                 f"the optimizer or lr_scheduler refuses its values: {error}; mend its init_args."
             ) from error
@@ -154,6 +155,15 @@ class OptimizingModule(L.LightningModule):
             config["monitor"] = scheduler.monitor
         return {"optimizer": optimizer, "lr_scheduler": config}
 
+    def check_schedules(self) -> None:
+        """Checks, before the first batch, that no schedule ends before the run.
+
+        Raises:
+            UsageError: if one does.
+        """
+        for config in self.trainer.lr_scheduler_configs:
+            check_lasts(config.scheduler, self.trainer, partial(self.run_length, config.interval))
+
     def lr_scheduler_step(self, scheduler: Any, metric: Any = None) -> None:
         """Steps a scheduler, if it is not one that looks at a metric.
 
@@ -165,7 +175,7 @@ class OptimizingModule(L.LightningModule):
         try:
             scheduler.step()
         except ValueError as error:
-            raise UsageError(f"lr_scheduler {type(scheduler).__name__} stops: {error}; mend its init_args.") from error
+            raise UsageError(f"lr_scheduler {type(scheduler).__name__} stops: {error}; {LASTING}.") from error
 
     def monitored(self, scheduler: Any) -> Tensor:
         """The metric that a scheduler watches."""

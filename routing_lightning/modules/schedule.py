@@ -7,12 +7,16 @@ from functools import partial
 from typing import Any
 
 import lightning as L
-from torch.optim.lr_scheduler import LRScheduler
+from lightning.pytorch.callbacks import StochasticWeightAveraging, Timer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from routing_lightning.errors import UsageError
 
 LENGTHS = ("total_steps", "T_max", "total_iters")
 """What torch's schedulers call the number of their steps: OneCycleLR, CosineAnnealingLR, LinearLR and PolynomialLR."""
+
+LASTING = "end the run with it (trainer.max_epochs or max_steps), or start a new run with a schedule as long as the run"
+"""What to do where a schedule is over before the run."""
 
 
 def open_length(make: Any) -> str | None:
@@ -75,3 +79,25 @@ def run_length(trainer: L.Trainer, batches_per_step: Callable[[int], int], inter
         steps += max(1, math.ceil(batches / batches_per_step(done)))
         done += 1
     return max(1, done if interval == "epoch" else steps if most == -1 else min(steps, most))
+
+
+def check_lasts(scheduler: Any, trainer: L.Trainer, length: Callable[[], int]) -> None:
+    """Checks that a schedule which ends, of torch's that is OneCycleLR, does not end before the run.
+
+    Left to the run itself where something else may end it first, or take the schedule's place.
+
+    Args:
+        scheduler: the schedule, where it stands at the start of the training.
+        trainer: the Trainer of the run.
+        length: gives the number of its steps in the whole run.
+
+    Raises:
+        UsageError: if it does.
+    """
+    endless = trainer.max_epochs in (None, -1) and trainer.max_steps == -1
+    others = any(isinstance(one, (StochasticWeightAveraging, Timer)) for one in trainer.callbacks)  # type: ignore[attr-defined]
+    if isinstance(scheduler, OneCycleLR) and not endless and not others and length() > scheduler.total_steps:
+        raise UsageError(
+            f"lr_scheduler OneCycleLR was made for {scheduler.total_steps} steps, {scheduler.last_epoch} of which are "
+            f"done, but the run makes {length()}; {LASTING}."
+        )

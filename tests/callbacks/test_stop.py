@@ -7,9 +7,12 @@ import signal
 
 import pytest
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from routing_lightning.callbacks.stop import SaveOnStop
@@ -93,7 +96,12 @@ def test_an_error_before_training_begins_keeps_its_reason_and_saves_nothing(tmp_
     assert [file.name for file in tmp_path.iterdir()] == ["longer.ckpt"]
 
 
-def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_so(tmp_path, monkeypatch):
+class Wrapper(_WrappingCheckpointIO):
+    """A plugin around what writes checkpoints, as users write them."""
+
+
+@pytest.mark.parametrize("plugins", [[], [Wrapper()], [Wrapper(TorchCheckpointIO())], [Wrapper(Wrapper())]])
+def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_so(plugins, tmp_path, monkeypatch):
     full = iter([False, True, True])
 
     def fsync(file):
@@ -103,10 +111,16 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_so(tmp_path, monkey
     monkeypatch.setattr(os, "fsync", fsync)
     save = ModelCheckpoint(tmp_path, every_n_train_steps=2)
     with pytest.raises(UsageError, match=r"step=4.ckpt cannot be written \(No space left on device\); the last good"):
-        fit(MODELS["routed"](), save, SaveOnStop())
+        fit(MODELS["routed"](), save, SaveOnStop(), plugins=plugins)
     (kept,) = tmp_path.iterdir()
     trainer, _ = fit(MODELS["routed"](), ckpt_path=kept)
     assert trainer.global_step == 10
+
+
+@pytest.mark.parametrize("plugins", [[AsyncCheckpointIO()], [Wrapper(AsyncCheckpointIO())]])
+def test_what_removes_a_checkpoint_before_the_next_one_is_written_is_refused(plugins):
+    with pytest.raises(UsageError, match=r"trainer.plugins has AsyncCheckpointIO, .* may leave none; leave it out\.$"):
+        fit(MODELS["routed"](), SaveOnStop(), plugins=plugins)
 
 
 def test_a_disk_that_is_really_full_leaves_no_half_checkpoint(tmp_path):

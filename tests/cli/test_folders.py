@@ -1,13 +1,15 @@
 """Each run has a folder of its own, also among many that start at once."""
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
-from routing_lightning.cli import folders, main
+from routing_lightning.cli import checkpoints, folders, main
 from routing_lightning.errors import UsageError
 from routing_lightning.record import RouteRecord
 from tests import forks
@@ -175,6 +177,26 @@ def test_a_trial_run_writes_nothing(command, tmp_path, monkeypatch):
 
 def test_the_run_of_a_checkpoint_is_known_by_where_it_lies(tmp_path):
     place = tmp_path / folders.RUNS / "mine_1" / "checkpoints"
-    assert folders.run_of(place / "best.ckpt") == "mine_1"
+    assert folders.run_of(place / "best.ckpt") == folders.run_of(place / "epoch=1-val" / "acc=0.9.ckpt") == "mine_1"
     for other in (None, "new.ckpt", tmp_path / "a" / "mine" / "checkpoints" / "best.ckpt", place.parent / "best.ckpt"):
         assert folders.run_of(other) is None
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("folder", ["checkpoints", "kept"])
+@pytest.mark.parametrize("best", ["best.ckpt", "epoch=1-val/acc=0.9.ckpt", "val/acc=0.9-val/loss=1.ckpt"])
+@pytest.mark.parametrize("newest", ["last.ckpt", "epoch=2-val/acc=0.8.ckpt", None])
+def test_the_best_checkpoint_is_found_whatever_its_name(newest, best, folder, moved, tmp_path):
+    """A metric in a file name, such as {val/acc}, puts the file into a folder of its own."""
+    place = tmp_path / "run" / folder
+    state = {"best_model_score": torch.tensor(0.9), "best_model_path": str(place / best), "dirpath": str(place)}
+    for name in {newest or best, best}:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"callbacks": {"ModelCheckpoint": state}}, place / name)
+    if moved:
+        place = place.parent.rename(tmp_path / "elsewhere") / folder
+    assert checkpoints.best_of(place / (newest or best)) == place / best
+    (place / best).unlink()
+    if newest is not None:
+        with pytest.raises(UsageError, match=f"{re.escape(best)} is gone"):
+            checkpoints.best_of(place / newest)

@@ -335,6 +335,34 @@ def test_load_from_checkpoint_of_model_and_data_makes_nothing_that_is_not_truste
     assert not (planted / "imported").exists() and not (planted / "called").exists()
 
 
+HARM = {"class_path": "planted.Module"}
+WAYS = {  # by which Lightning's load_from_checkpoint takes what stands elsewhere than in the hyperparameters
+    "hyperparameters in hparams": lambda content, key: content.update(hparams={"aggregator": HARM}),
+    "hyperparameters in module_arguments": lambda content, key: content.update(module_arguments={"augment": [HARM]}),
+    "planted.function to make": lambda content, key: content[key].update(_instantiator="planted.function"),
+    "os.system to make": lambda content, key: content[key].update(_instantiator="os.system"),
+    r"\['planted'\] to make": lambda content, key: content[key].update(_instantiator=["planted"]),
+    "for optimizer": lambda content, key: content.update(hparams_name="optimizer", datamodule_hparams_name="optimizer"),
+    "for batch_size": lambda content, key: content.update(hparams_name="none", datamodule_hparams_name="batch_size"),
+    "that are a list": lambda content, key: content.update({key: [HARM]}),
+}
+
+
+@pytest.mark.parametrize("kind", [RoutedClassifier, TaskClassifier, DigitsMTLDataModule, MultiTaskDataModule])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_lightning_would_load_from_elsewhere_is_refused(way, kind, checkpoint, planted, tmp_path):
+    content = torch.load(checkpoint, weights_only=True)
+    of_data = issubclass(kind, MultiTaskDataModule)
+    content["hyper_parameters"].pop("aggregator")
+    WAYS[way](content, DATA_KEY if of_data else "hyper_parameters")
+    torch.save(content, tmp_path / "bad.ckpt")
+    if way in ("for optimizer", "for batch_size") and (of_data is (way == "for optimizer")):
+        return  # no argument of this class, which Lightning leaves out
+    with pytest.raises(UsageError, match=f"the checkpoint names .*{way}.*nothing was called"):
+        kind.load_from_checkpoint(tmp_path / "bad.ckpt")
+    assert not (planted / "imported").exists() and not (planted / "called").exists()
+
+
 def test_load_from_checkpoint_needs_no_arguments(checkpoint, monkeypatch):
     """Of the class itself, or of the base, which gives the one that the checkpoint names."""
     monkeypatch.setenv("HOME", str(checkpoint.parent))

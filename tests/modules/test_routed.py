@@ -1,5 +1,6 @@
 import copy
 import csv
+import math
 from functools import partial
 from typing import ClassVar
 
@@ -341,9 +342,13 @@ def test_plateau_scheduler_follows_its_metric():
                 "lr_scheduler": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=3),
                 "lr_interval": "step",
             },
-            "OneCycleLR stops",
+            r"OneCycleLR was made for 3 steps, 0 of which are done, but the run makes \d+; end the run with it",
         ),
         ({"optimizer": torch.optim.LBFGS}, "LBFGS"),
+        (  # whose state cannot be saved
+            {"lr_scheduler": lambda o: torch.optim.lr_scheduler.MultiplicativeLR(o, math.sqrt)},
+            "lr_scheduler refuses its values: .*; mend its init_args",
+        ),
     ],
 )
 def test_schedulers_and_optimizers_that_cannot_work_are_told(options, message):

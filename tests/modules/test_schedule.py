@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, ModelCheckpoint, Timer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, PolynomialLR, StepLR
 
 from routing_lightning.cli import main
@@ -18,6 +18,11 @@ from tests.modules.test_resume import MODELS, check, fit
 ROOT = Path(__file__).parents[2]
 BATCHES = 5  # of an epoch of `fit`
 ONE_CYCLE = partial(OneCycleLR, max_lr=0.1, total_steps=None)
+
+
+class BatchesForbidden(Callback):
+    def on_train_batch_start(self, *arguments):
+        raise AssertionError("a batch was begun")
 
 
 def schedulers(trainer):
@@ -103,6 +108,18 @@ def test_a_run_without_end_is_told(interval):
     model = MODELS["routed"](lr_scheduler=ONE_CYCLE, lr_interval=interval)
     with pytest.raises(UsageError, match=rf"max_epochs -1 and .*set trainer.max_{interval}s, or"):
         fit(model, max_epochs=-1)
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_schedule_that_is_over_before_the_resumed_run_is_told_at_its_start(model, interval, tmp_path):
+    made = partial(MODELS[model], lr_scheduler=ONE_CYCLE, lr_interval=interval)
+    steps = {"step": BATCHES, "epoch": 1}[interval]
+    fit(made(), ModelCheckpoint(tmp_path, every_n_train_steps=3, save_top_k=-1))  # 2 epochs
+    for path in sorted(tmp_path.glob("*.ckpt")):  # in the midst of it and near its end
+        with pytest.raises(UsageError, match=rf"for {2 * steps} steps, \d+ of which .* the run makes {3 * steps};"):
+            fit(made(), BatchesForbidden(), ckpt_path=path, max_epochs=3)
+        fit(made(), Timer("00:00:00:00"), ckpt_path=path, max_epochs=3)  # which may end it first
 
 
 def test_from_the_command_line_the_saved_config_leaves_it_open(tmp_path):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +72,11 @@ def run(case: Case) -> dict[str, Outcome]:
     return found
 
 
-def done(cells: dict[str, Outcome] | None) -> bool:
-    """Whether all of a row is as it should be."""
-    return cells is not None and all(one.right for one in cells.values())
+def done(cells: dict[str, Outcome] | None, commands: int) -> bool:
+    """Whether all commands of a row were run and are as they should be."""
+    if cells is None or sum(one.times for one in cells.values()) < commands:
+        return False
+    return all(one.right for one in cells.values())
 
 
 def main() -> None:
@@ -98,7 +101,8 @@ def main() -> None:
         for part, chosen in cases.items():
             chosen = [case for case in chosen if options.only in case.row and options.part in (part, None)]
             if options.again:
-                chosen = [case for case in chosen if not done(tables[part].get(case.row))]
+                commands = Counter(case.row for case in cases[part] for _ in case.steps)
+                chosen = [case for case in chosen if not done(tables[part].get(case.row), commands[case.row])]
             for row in {case.row for case in chosen}:
                 tables[part].pop(row, None)
             for case in sorted(chosen, key=lambda case: case.apart):  # the slow ones last

@@ -31,6 +31,8 @@ KINDS = {
     "baseline": "task_specific_1_fc",
 }
 """One method of each kind: routers that are tables, networks, learned by the gradient; and none."""
+NO_TABLE = ("MLPPolicy", "GumbelRouter", "Top1Router")
+"""Parts of routers that have no table of routes which ``prune`` could shrink."""
 ALL = frozenset(KINDS)
 ROUTED = ALL - {"baseline"}
 
@@ -84,8 +86,17 @@ def configs(data: dict[str, Path]) -> Iterator[tuple[str, Case]]:
             }
             if logger != "TensorBoard":
                 steps = {column: words for column, words in steps.items() if column in WITH_LOGGER}
-            refused = frozenset() if "router:" in text else frozenset({"plot", "prune"})
-            yield logger, Case(" + ".join(parts), steps, refused)
+            yield logger, Case(" + ".join(parts), steps, frozenset(refused_by(text)))
+
+
+def refused_by(text: str) -> Iterator[str]:
+    """Commands that rightly refuse a config, by its text."""
+    if "router:" not in text:
+        yield from ("plot", "prune")
+    if any(name in text for name in NO_TABLE):
+        yield "prune"
+    if "total_steps: null" in text:  # of OneCycleLR, which is over with its run
+        yield "fit CKPT"
 
 
 @dataclass

@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import torch
 import yaml
+from jsonargparse import _typehints
 from jsonargparse._loaders_dumpers import get_yaml_default_loader
 from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
@@ -62,6 +63,12 @@ _LITERAL = re.compile(r"Literal(\[[^\]]*\])")
 get_yaml_default_loader().add_implicit_resolver(  # type: ignore[no-untyped-call]
     "tag:yaml.org,2002:null", re.compile("^None$"), ["N"]
 )
+
+# A word given in place of a function, as pruning_fn of ModelPruning takes it, is written by jsonargparse 4.53 as
+# "Unable to serialize instance" and the word, and a saved config does not load again.
+if hasattr(_typehints, "serialize_as_import_path"):
+    _as_path: Callable[[Any], Any] = _typehints.serialize_as_import_path
+    _typehints.serialize_as_import_path = lambda value: value if isinstance(value, str) else _as_path(value)
 
 
 def hint(word: str, known: Iterable[str]) -> str:

@@ -197,7 +197,8 @@ class BranchingRouter(HostModule, Router):
     def _together(self, depth: int) -> Tensor:
         """How sure the tasks that still share are of each candidate at the open depth, taken together: (C,)."""
         rows = self._open_policies(depth)[self.routes_so_far[:, depth] == 0]
-        return (rows.clamp(min=1e-30).log().sum(0) / max(1, len(rows)) ** 0.5).softmax(0)
+        together = rows.clamp(min=1e-30).log().sum(0) / math.sqrt(max(1, len(rows)))
+        return together.softmax(0)
 
     def _open(self, depth: int, before: Sequence[int]) -> None:
         layers, source = self.spec.layers, self.spec.num_blocks[depth] - 1

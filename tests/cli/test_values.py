@@ -71,6 +71,16 @@ def test_a_drawn_seed_is_recorded_and_gives_the_same_run(tmp_path):
     assert again.trainer.callback_metrics["val/loss"] == cli.trainer.callback_metrics["val/loss"]
 
 
+def test_a_word_in_place_of_a_function_is_printed_as_it_was_given(capsys, recwarn):
+    pruning = ["--trainer.callbacks=ModelPruning", "--trainer.callbacks.pruning_fn=l1_unstructured"]
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", f"--config={DIGITS}", *pruning, "--print_config"])
+    assert not stop.value.code
+    (callback,) = yaml.safe_load(capsys.readouterr().out)["trainer"]["callbacks"]
+    assert callback["init_args"]["pruning_fn"] == "l1_unstructured"
+    assert not [one for one in recwarn if "serialize" in str(one.message)]
+
+
 @pytest.mark.parametrize(
     "callback", ["{class_path: StochasticWeightAveraging, init_args: {swa_lrs: 0.01}}", "EMAWeightAveraging", "Timer"]
 )

@@ -12,7 +12,7 @@ DEPTHS = 7
 LONG = 10**9  # batches that a depth stays open
 
 
-def branching(device: str, depth: int | None, compares: bool = True) -> RoutedStep:
+def branching(device: str, depth: int | None) -> RoutedStep:
     """A step whose router keeps a depth open, from 0, half of the tasks parted above it; None: all is over."""
     router = BranchingRouter(PairedDifference(normalised=False, lr=1e-9), stage=LONG)
     body = RoutingAllLayers(SHAPE, TASKS, CLASSES, hidden=HIDDEN, num_blocks=TASKS + 1)
@@ -20,7 +20,7 @@ def branching(device: str, depth: int | None, compares: bool = True) -> RoutedSt
     parted = 0 if depth is None else depth + 1
     router.routes_so_far[::2, parted:] = 1
     router.progress[0] = DEPTHS + 1 if depth is None else DEPTHS - depth
-    router.progress[1] = LONG // 2 + 1 if compares else 0
+    router.progress[1] = LONG // 2  # the copies have settled
     return step
 
 
@@ -33,10 +33,9 @@ def compare(size: int, options: Options) -> Table:
     ways: dict[str, Way] = {
         "plain": partial(plain, batch),
         "after the search": partial(branching(device, None), batch),
-        "copies learn, last layer": partial(branching(device, DEPTHS - 1, compares=False), batch),
     }
     for depth in (DEPTHS - 1, 3, 0):
-        ways[f"compared, layer {depth + 1} of {DEPTHS}"] = partial(branching(device, depth), batch)
+        ways[f"search at layer {depth + 1} of {DEPTHS}"] = partial(branching(device, depth), batch)
     times = in_turns(ways, options, turn_seconds=0.1)
     table = Table(f"batch {size}, {TASKS + 1} blocks in each of {DEPTHS} layers, {TASKS} tasks, float32")
     for name in ways:

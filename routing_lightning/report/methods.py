@@ -43,6 +43,10 @@ APART = (
 )
 
 
+# What any method may have besides, and what its name then ends with.
+EXTRAS = {"joint_loss": "joint loss", "label_smoothing": "label smoothing", "flip_test": "flip"}
+
+
 def paper_values() -> dict[tuple[str, str], dict[int, float]]:
     """The paper's table of numeric results (appendix): accuracy in [0, 1] by (data set, method) and epoch."""
     text = files("routing_lightning.report").joinpath("paper_table4.csv").read_text()
@@ -102,7 +106,7 @@ def method_name(config: dict[str, Any]) -> str:
     if features not in (None, "SimpleConvNet"):  # the paper's
         name = f"{name}, {features}"
     aggregator = _class(args.get("aggregator"))
-    extra = [aggregator, "joint loss" if args.get("joint_loss") else None, "flip" if args.get("flip_test") else None]
+    extra = [aggregator, *(words for option, words in EXTRAS.items() if args.get(option))]
     return " + ".join([name, *filter(None, extra)])
 
 
@@ -232,17 +236,46 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float] | None:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
 
 
-# Methods that do not learn where to route, the nearest to routing first: what a learned route must beat.
-CONTROLS = ("fixed random routing", "shared", "task specific-all-fc", "task specific-1-fc", "separate networks")
+# How names of methods begin that do not learn where to route, the nearest to routing first: what a learned route must
+# beat.
+CONTROLS = (
+    "fixed random routing",
+    "fixed routing",
+    "fixed own routing",
+    "fixed shared routing",
+    "shared",
+    "task specific-all-fc",
+    "task specific-1-fc",
+    "separate networks",
+)
 # Quantiles of Student's t for 95 %, by degrees of freedom from 1.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
-def control_of(groups: Sequence[Group]) -> Group | None:
-    """The group that the others are compared with, None if there is no control among them."""
-    return next(
-        (group for name in CONTROLS for group in groups if group.method == name and len(group.curve().epochs)), None
-    )
+def body_of(config: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What is routed, whoever routes: class, name and recurrence of the network; None without a router."""
+    args = _args(config.get("model"))
+    if "router" not in args:
+        return None
+    options = _args(args.get("network"))
+    return _class(args.get("network")) or "RoutingAllFC", options.get("name"), options.get("recurrent_steps") or 0
+
+
+def control_of(groups: Sequence[Group], group: Group) -> Group | None:
+    """What a group is compared with: a control of the same network, or, without one, of another.
+
+    Args:
+        groups: the groups of a data set.
+        group: one of them.
+
+    Returns:
+        The control, which may be the group itself; None if there is none among them.
+    """
+    controls = [
+        other for name in CONTROLS for other in groups if other.method.startswith(name) and len(other.curve().epochs)
+    ]
+    body = body_of(group.runs[0].config)
+    return next((other for other in controls if body_of(other.runs[0].config) == body), next(iter(controls), None))
 
 
 @dataclass

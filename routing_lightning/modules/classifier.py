@@ -261,11 +261,17 @@ class TaskClassifier(OptimizingModule):
         targets = getattr(data, "targets", None)
         if isinstance(targets, Targets) and (stage == "fit" or self.objective is None):
             self.take_targets(targets)
-        other = [] if self.objective is None else [kind for kind in self.objective.targets.kinds if kind != "classes"]
+        kinds = ["classes"] if self.objective is None else self.objective.targets.kinds
+        other = [kind for kind in kinds if kind != "classes"]
         if stage == "fit" and self.joint is not None and other:
             raise UsageError(
                 f"joint_loss is {self.joint.weight} but the data have tasks of {other[0]}, and it is a loss over "
                 "classes; set it to 0, or train on tasks of classes alone."
+            )
+        if stage == "fit" and self.label_smoothing and "classes" not in kinds:
+            raise UsageError(
+                f"label_smoothing is {self.label_smoothing} but no task of the data is of classes, whose targets it "
+                "spreads; set it to 0, or train on a task of classes, too."
             )
 
     def take_targets(self, targets: Targets | None) -> None:

@@ -24,6 +24,7 @@ from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
+from routing_lightning.modules.schedule import check_lasts
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
@@ -436,6 +437,7 @@ class TaskClassifier(OptimizingModule):
             if restored is not None:
                 self.resume(restored)
             self.tell_kept_values()
+        check_lasts(self.trainer, self.run_length)
         loop = self.trainer.fit_loop
         # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
         loop._load_combined_loader_states()

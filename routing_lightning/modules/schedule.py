@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import lightning as L
-from torch.optim.lr_scheduler import LRScheduler
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from routing_lightning.errors import UsageError
 
@@ -75,3 +76,33 @@ def run_length(trainer: L.Trainer, batches_per_step: Callable[[int], int], inter
         steps += max(1, math.ceil(batches / batches_per_step(done)))
         done += 1
     return max(1, done if interval == "epoch" else steps if most == -1 else min(steps, most))
+
+
+def check_lasts(trainer: L.Trainer, length: Callable[[str], int]) -> None:
+    """Checks, before the first batch, that no schedule ends before the run: OneCycleLR cannot be stepped on.
+
+    Args:
+        trainer: the Trainer of the run, with its schedulers as a checkpoint left them.
+        length: number of ``"epoch"`` or ``"step"`` in the run.
+
+    Raises:
+        UsageError: if one does; with both numbers.
+    """
+    if any(isinstance(callback, (EarlyStopping, Timer)) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        return  # the run may end before it
+    for config in trainer.lr_scheduler_configs:
+        if not isinstance(config.scheduler, OneCycleLR):
+            continue
+        steps, interval = config.scheduler.total_steps, config.interval
+        try:
+            needed = length(interval)
+        except UsageError:  # nobody knows how long the run is
+            continue
+        if needed > steps:
+            resumed = trainer.ckpt_path is not None
+            whose = ", the length that the checkpoint's run began with," if resumed else ""
+            way_out = "" if resumed else ", or its total_steps to null, which is the length of the run"
+            raise UsageError(
+                f"lr_scheduler OneCycleLR ends after {steps} {interval}s{whose} but the run makes {needed}; set "
+                f"trainer.max_{interval}s to at most {steps}{way_out}."
+            )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, PolynomialLR, StepLR
 
 from routing_lightning.cli import main
@@ -96,6 +96,21 @@ def test_given_lengths_stay():
         lambda optimizer: LinearLR(optimizer),
     ):
         assert open_length(schedule) is None
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_run_that_goes_on_beyond_its_schedule_is_told_before_it_trains(model, interval, tmp_path):
+    made = partial(MODELS[model], lr_scheduler=ONE_CYCLE, lr_interval=interval)
+    fit(made(), ModelCheckpoint(tmp_path, filename="end"))
+    length = {"step": 2 * BATCHES, "epoch": 2}[interval]
+    ends = f"OneCycleLR ends after {length} {interval}s, the length that the checkpoint's run began with, but the run"
+    with pytest.raises(UsageError, match=f"{ends} makes .*; set trainer.max_{interval}s to at most {length}"):
+        fit(made(), max_epochs=3, ckpt_path=tmp_path / "end.ckpt")
+    late = partial(MODELS[model], lr_scheduler=partial(OneCycleLR, max_lr=0.1, total_steps=2), lr_interval=interval)
+    with pytest.raises(UsageError, match=f"ends after 2 {interval}s but .* or its total_steps to null"):
+        fit(late(), max_epochs=3)
+    fit(late(), EarlyStopping("val/loss", mode="max", stopping_threshold=-1.0), max_epochs=3, limit_train_batches=1)
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, Timer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from routing_lightning.errors import UsageError
@@ -88,8 +88,10 @@ def check_lasts(trainer: L.Trainer, length: Callable[[str], int]) -> None:
     Raises:
         UsageError: if one does; with both numbers.
     """
-    if any(isinstance(callback, (EarlyStopping, Timer)) for callback in trainer.callbacks):  # type: ignore[attr-defined]
-        return  # the run may end before it
+    # The run may end before it; averaging takes a schedule of its own in time, and adds an epoch that makes no steps.
+    others = (EarlyStopping, Timer, StochasticWeightAveraging)
+    if any(isinstance(callback, others) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        return
     for config in trainer.lr_scheduler_configs:
         if not isinstance(config.scheduler, OneCycleLR):
             continue

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, PolynomialLR, StepLR
 
 from routing_lightning.cli import main
@@ -111,6 +116,7 @@ def test_a_run_that_goes_on_beyond_its_schedule_is_told_before_it_trains(model, 
     with pytest.raises(UsageError, match=f"ends after 2 {interval}s but .* or its total_steps to null"):
         fit(late(), max_epochs=3)
     fit(late(), EarlyStopping("val/loss", mode="max", stopping_threshold=-1.0), max_epochs=3, limit_train_batches=1)
+    fit(made(), StochasticWeightAveraging(0.01, swa_epoch_start=1))  # an epoch more, without steps
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])

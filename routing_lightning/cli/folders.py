@@ -15,8 +15,8 @@ RUNS = "lightning_logs"
 
 # Tells the processes that a run starts itself which folder it has.
 _CLAIMED = "ROUTING_LIGHTNING_RUN_FOLDER"
-# Files that loggers and the command line write before anything is trained or measured.
-_BEGUN = ("events.out.", "config.yaml", "hparams.yaml", "metrics.csv")
+# Files that are written before anything is trained or measured, by loggers, the command line and the recorder.
+_BEGUN = ("events.out.", "config.yaml", "hparams.yaml", "metrics.csv", "routes.npz")
 _NAME = re.compile(r"\w[\w.+=-]*")
 
 

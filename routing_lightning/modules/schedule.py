@@ -101,10 +101,12 @@ def check_lasts(trainer: L.Trainer, length: Callable[[str], int]) -> None:
         except UsageError:  # nobody knows how long the run is
             continue
         if needed > steps:
-            resumed = trainer.ckpt_path is not None
-            whose = ", the length that the checkpoint's run began with," if resumed else ""
-            way_out = "" if resumed else ", or its total_steps to null, which is the length of the run"
+            way_out = (
+                "or its total_steps to null, which is the length of the run"
+                if trainer.ckpt_path is None
+                else "since a resumed run keeps the length that it began with"
+            )
             raise UsageError(
-                f"lr_scheduler OneCycleLR ends after {steps} {interval}s{whose} but the run makes {needed}; set "
-                f"trainer.max_{interval}s to at most {steps}{way_out}."
+                f"lr_scheduler OneCycleLR ends after {steps} {interval}s but the run makes {needed}; set "
+                f"trainer.max_{interval}s to at most {steps}, {way_out}."
             )

@@ -76,6 +76,30 @@ def test_a_run_that_is_refused_after_its_loggers_began_leaves_nothing(logger, tm
     assert {path.name for path in tmp_path.iterdir()} <= {"tb"}
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--data.init_args.augment=[{class_path: RandomCrop, init_args: {size: 20}}]", "RandomCrop takes 20 x 20"),
+        (
+            "--model.init_args.lr_scheduler={class_path: OneCycleLR, init_args: {max_lr: 0.1, total_steps: 2}}",
+            "OneCycle",
+        ),
+    ],
+    ids=["in its first batch", "before it"],
+)
+def test_a_run_that_is_refused_before_its_first_step_leaves_nothing(option, sentence, resumed, tmp_path, capsys):
+    place, more = f"--trainer.default_root_dir={tmp_path}", []
+    if resumed:
+        first = main(["fit", *SHORT, place, "--model.init_args.lr_scheduler=null"])
+        more = [f"--ckpt_path={first.trainer.checkpoint_callback.best_model_path}"]
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit):
+        main(["fit", *SHORT, place, *more, option, "--trainer.max_epochs=3"])
+    assert sentence in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("logger", LOGGERS)
 def test_a_second_run_changes_no_file_of_the_first(logger, tmp_path):
     words = [word.format(tmp_path) for word in LOGGERS[logger]]

@@ -304,6 +304,24 @@ def test_runs_that_differ_in_the_seed_are_one_group(tmp_path):
     assert group.curve().mean.tolist() == pytest.approx([0.3]) and group.at(2) is None
 
 
+def test_groups_of_one_method_have_names_of_their_own_without_the_insides_of_classes(tmp_path):
+    crop = {"class_path": "torchvision.transforms.v2.RandomCrop", "init_args": {"size": 32, "padding": 4}}
+    folders = []
+    for number in range(4):
+        config = config_of(0, "data/cifar_mtl", "methods/wpl")
+        config["data"]["init_args"]["augment"] = [crop, "RandomHorizontalFlip"] if number else None
+        config["data"]["init_args"] |= {"split_seed": 3, "cache_dir": "x", "test_fraction": 0.5} if number > 1 else {}
+        config["model"]["init_args"]["lr_scheduler"]["class_path"] = f"torch.optim.lr_scheduler.{'ABCD'[number]}LR"
+        folders.append(write_run(tmp_path / f"run{number}", config))
+    names = [group.name for group in group_runs([read_run(folder) for folder in folders])]
+    assert len(set(names)) == 4 and all("class_path" not in name and "torch" not in name for name in names)
+    assert names[0].startswith("routing-all-fc (augment None, split_seed None, test_fraction None")
+    assert names[1].startswith("routing-all-fc (augment [RandomCrop, RandomHorizontalFlip], ")
+    assert names[2].endswith("run2") and names[3].endswith("run3")
+    pair = group_runs([read_run(folder) for folder in folders[2:]])
+    assert [group.name for group in pair] == [f"routing-all-fc (lr_scheduler {letter}LR)" for letter in "CD"]
+
+
 def test_where_logs_lie_does_not_split_a_group(tmp_path):
     folders = [write_run(tmp_path / f"v{i}", config_of(i, default_root_dir=f"/somewhere/{i}")) for i in range(2)]
     assert len(group_runs([read_run(folder) for folder in folders])) == 1

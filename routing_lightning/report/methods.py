@@ -336,6 +336,11 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
         rivals = [other for other, twin in groups if (twin.dataset, twin.method) == (group.dataset, group.method)]
         if len(rivals) > 1:
             group.name = f"{group.method} ({_differences(key, rivals, settings) or group.runs[0].folder})"
+    for _, group in groups:  # what is shown of their settings may be the same
+        namesakes = [other for _, other in groups if (other.dataset, other.name) == (group.dataset, group.name)]
+        if len(namesakes) > 1:
+            for other in namesakes:
+                other.name = f"{other.name}, {other.runs[0].folder}"
     return [group for _, group in groups]
 
 
@@ -344,5 +349,18 @@ def _differences(key: str, rivals: list[str], settings: dict[str, dict[str, Any]
     names = sorted({name for rival in rivals for name in settings[rival]})
     absent = object()
     differing = [name for name in names if len({repr(settings[rival].get(name, absent)) for rival in rivals}) > 1]
-    shown = [f"{name.rpartition('.')[2]} {settings[key].get(name)}" for name in differing[:3]]
+    shown = [_shown(name, settings[key].get(name)) for name in differing[:3]]
     return ", ".join(shown) + (", …" if len(differing) > 3 else "")
+
+
+def _shown(name: str, value: Any) -> str:
+    """A setting by the last part of its name; a class by the name of its place."""
+    return f"{name.removesuffix('.class_path').rpartition('.')[2]} {_brief(value, name.endswith('class_path'))}"
+
+
+def _brief(value: Any, is_class: bool = False) -> str:
+    """A value of a config, of classes their names alone."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_brief, value))}]"
+    name = _class(value) if is_class or (isinstance(value, dict) and "class_path" in value) else None
+    return str(value) if name is None else name

@@ -279,6 +279,14 @@ def test_what_the_paper_lacks_has_names_of_its_own(names, method):
     assert name not in {known for _, known in paper_values()}
 
 
+def test_branching_is_named_with_a_learner_that_is_not_its_own():
+    config = config_of(0, "data/cifar_mtl", "methods/branching")
+    args = config["model"]["init_args"]
+    for learner, name in ((None, "branching"), ("a.PairedDifference", "branching"), ("a.WPL", "branching by WPL")):
+        args["router"] = {"class_path": "BranchingRouter", "init_args": {"learner": learner}}
+        assert method_name(config) == name
+
+
 def test_every_method_has_a_name_of_its_own():
     names = {path.stem: method_name(config_of(0, f"methods/{path.stem}")) for path in (CONFIGS / "methods").iterdir()}
     del names["pcgrad"]  # goes with another method

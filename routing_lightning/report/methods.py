@@ -154,7 +154,8 @@ def _router_name(part: Any) -> str:
         name = f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
         return f"{name} after {shared} shared" if shared else name
     if kind != "RewardRouter":
-        return OTHER_ROUTERS.get(kind, kind)
+        name, learner = OTHER_ROUTERS.get(kind, kind), _class(router.get("learner"))
+        return name if learner in (None, "PairedDifference") else f"{name} by {learner}"
     learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
     agents = router.get("agents", "per_task")
     if agents == "dispatched":

@@ -148,6 +148,17 @@ def test_the_name_says_method_data_and_seed_and_can_be_given(tmp_path):
     [
         ({"router": {"class_path": "a.GumbelRouter"}}, "gumbel"),
         ({"router": {"class_path": "a.FixedRoutes"}}, "fixed_routes"),
+        ({"router": {"class_path": "a.FixedRoutes", "init_args": {"routes": [[0], [1]]}}}, "fixed_routes"),
+        ({"router": {"class_path": "a.FixedRoutes", "init_args": {"routes": "random", "seed": 0}}}, "fixed_random"),
+        (
+            {"router": {"class_path": "FixedRoutes", "init_args": {"routes": "own", "shared_depths": 4}}},
+            "fixed_own_after_4_shared",
+        ),
+        ({"router": {"class_path": "a.BranchingRouter", "init_args": {"learner": None}}}, "branching"),
+        (
+            {"router": {"class_path": "a.BranchingRouter", "init_args": {"learner": {"class_path": "a.WPL"}}}},
+            "branching_wpl",
+        ),
         (
             {"router": {"class_path": "R", "init_args": {"policy": "MLPPolicy", "learner": "ApproximateQLearning"}}},
             "q_learning_mlp",

@@ -158,10 +158,41 @@ def test_private_shares_by_depth_and_size_of_task() -> None:
     assert list(points[0].get_ydata()) == [0.25, 1, 1, 0, 0]
 
 
-def test_wrong_words_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stopped_matrix_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(run: matrix.Run, values: dict[str, Any]) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "train", stopped)
+    monkeypatch.setattr(runner, "sizes_of", lambda run, places: {})
+    words = ["--regimes", "Digits-MTL", f"--out={tmp_path / 'none.jsonl'}"]
+    assert main(words) == 130
+    assert capsys.readouterr().out == "stopped; the same command goes on with the run that was under way\n"
+    assert main([*words, "--no-runs"]) == 0
+    assert "none.jsonl has none of these runs" in capsys.readouterr().out
+
+
+def test_a_run_that_is_asked_for_twice_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(
+        runner, "train", lambda run, values: tried.append(run.title) or {"accuracy": 50.0, "seconds": 1.0}
+    )
+    monkeypatch.setattr(runner, "sizes_of", lambda run, places: {})
+    runner.run_all(matrix.runs(MATRIX, [0, 0], ["Digits-MTL"], ["random"]), tmp_path / "rows.jsonl", PLACES)
+    assert tried == ["Digits-MTL: random, seed 0"]
+
+
+def test_wrong_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"key": 1}\n{"key": \n')
     for words, sentence in (
         (["--regimes", "MNIST"], "there are no regimes MNIST; give any of"),
         (["--epochs", "0"], "--epochs is 0; give at least 1"),
+        (["--seeds", "0", "-1"], "--seeds is 0 -1; give integers from 0 to 4294967295"),
+        (["--out", str(tmp_path)], "a folder; give a file"),
+        (["--out", str(broken)], f"line 2 of {broken} is '{{\"key\": ', no JSON; remove it"),
+        (["--picture", "routes.xyz"], "--picture is routes.xyz; give a file whose name ends with .svg"),
     ):
         with pytest.raises(SystemExit):
             main(words)

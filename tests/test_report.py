@@ -270,13 +270,21 @@ def test_data_that_are_not_the_whole_have_names_of_their_own():
         ("methods/wpl networks/resnet18", "routing-resnet18"),
         ("methods/q_table networks/resnet18", "Qlearning: table, resnet18"),
         ("methods/fixed_random networks/recurrent", "fixed random routing, recursive"),
-        ("cifar_best", "routing-all-fc, ResNet9 + joint loss + flip"),
+        ("cifar_best", "routing-all-fc, ResNet9 + joint loss + label smoothing + flip"),
     ],
 )
 def test_what_the_paper_lacks_has_names_of_its_own(names, method):
     name = method_name(config_of(0, *names.split()))
     assert name == method
     assert name not in {known for _, known in paper_values()}
+
+
+def test_branching_is_named_with_a_learner_that_is_not_its_own():
+    config = config_of(0, "data/cifar_mtl", "methods/branching")
+    args = config["model"]["init_args"]
+    for learner, name in ((None, "branching"), ("a.PairedDifference", "branching"), ("a.WPL", "branching by WPL")):
+        args["router"] = {"class_path": "BranchingRouter", "init_args": {"learner": learner}}
+        assert method_name(config) == name
 
 
 def test_every_method_has_a_name_of_its_own():
@@ -304,6 +312,24 @@ def test_runs_that_differ_in_the_seed_are_one_group(tmp_path):
     assert group.curve().mean.tolist() == pytest.approx([0.3]) and group.at(2) is None
 
 
+def test_groups_of_one_method_have_names_of_their_own_without_the_insides_of_classes(tmp_path):
+    crop = {"class_path": "torchvision.transforms.v2.RandomCrop", "init_args": {"size": 32, "padding": 4}}
+    folders = []
+    for number in range(4):
+        config = config_of(0, "data/cifar_mtl", "methods/wpl")
+        config["data"]["init_args"]["augment"] = [crop, "RandomHorizontalFlip"] if number else None
+        config["data"]["init_args"] |= {"split_seed": 3, "cache_dir": "x", "test_fraction": 0.5} if number > 1 else {}
+        config["model"]["init_args"]["lr_scheduler"]["class_path"] = f"torch.optim.lr_scheduler.{'ABCD'[number]}LR"
+        folders.append(write_run(tmp_path / f"run{number}", config))
+    names = [group.name for group in group_runs([read_run(folder) for folder in folders])]
+    assert len(set(names)) == 4 and all("class_path" not in name and "torch" not in name for name in names)
+    assert names[0].startswith("routing-all-fc (augment None, split_seed None, test_fraction None")
+    assert names[1].startswith("routing-all-fc (augment [RandomCrop, RandomHorizontalFlip], ")
+    assert names[2].endswith("run2") and names[3].endswith("run3")
+    pair = group_runs([read_run(folder) for folder in folders[2:]])
+    assert [group.name for group in pair] == [f"routing-all-fc (lr_scheduler {letter}LR)" for letter in "CD"]
+
+
 def test_where_logs_lie_does_not_split_a_group(tmp_path):
     folders = [write_run(tmp_path / f"v{i}", config_of(i, default_root_dir=f"/somewhere/{i}")) for i in range(2)]
     assert len(group_runs([read_run(folder) for folder in folders])) == 1
@@ -319,13 +345,32 @@ def test_difference_to_the_control_is_paired_by_seed(tmp_path):
         for s in range(3)
     ]
     group, control = group_runs([read_run(folder) for folder in ours + theirs])
-    assert control_of([group, control]) is control
+    assert control_of([group, control], group) is control is control_of([group, control], control)
     found = difference(group, control)
     gaps = np.array([0.1, 0.075, 0.05])
     assert (found.epoch, found.seeds, found.mean) == (2, 3, pytest.approx(gaps.mean(), abs=1e-6))
     assert found.half == pytest.approx(4.303 * gaps.std(ddof=1) / np.sqrt(3), abs=1e-6)  # Student's t, 2 degrees
     page = write_report(ours + theirs, tmp_path).read_text()
     assert "Compared with the control" in page and "+7.5" in page and "+1.3 to +13.7" in page
+
+
+@pytest.mark.parametrize("control", ["fixed_random", "fixed_own", "fixed_own_fc", "fixed_shared"])
+def test_each_control_of_routing_is_one_for_the_network_that_it_routes(tmp_path, control):
+    """Also beside controls of another network, which come first without a router, and whatever the methods' names."""
+    names = {"ours": ["methods/branching"], "wpl": ["methods/wpl"], "theirs": [f"methods/{control}"]}
+    runs = {name: (*parts, "networks/all_layers") for name, parts in names.items()}
+    runs |= {"fc": ("methods/fixed_random",), "of fc": ("methods/q_table",), "without": ("methods/cross_stitch",)}
+    folders = [
+        write_run(tmp_path / name, config_of(0, "data/cifar_mtl", *parts), (0.1 * number,))
+        for number, (name, parts) in enumerate(runs.items())
+    ]
+    groups = group_runs([read_run(folder) for folder in folders])
+    ours, wpl, theirs, fc, of_fc, without = groups
+    assert [control_of(groups, group) for group in (ours, wpl, theirs, of_fc, fc)] == [theirs] * 3 + [fc] * 2
+    assert control_of(groups, without) in (theirs, fc)
+    assert control_of([ours, theirs], ours) is theirs and control_of([ours, wpl], ours) is None
+    page = write_report(folders, tmp_path).read_text()
+    assert "a control of the same network" in page and "-20.0" in page.replace("\u2212", "-")
 
 
 def test_differences_need_common_seeds_and_equal_data(tmp_path):

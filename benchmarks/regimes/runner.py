@@ -20,8 +20,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
-    """What has been measured, in the order of the runs; none if there is no such file."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    """What has been measured, in the order of the runs; none if there is no such file.
+
+    Raises:
+        ValueError: if a line is no run.
+    """
+    found = []
+    for number, line in enumerate(file.read_text().splitlines() if file.is_file() else [], 1):
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number} of {file} is {line[:40]!r}, no JSON; remove it") from error
+    return found
 
 
 def run_all(wanted: Iterable[Run], file: Path, places: Mapping[str, str | None]) -> list[str]:
@@ -53,6 +63,7 @@ def run_all(wanted: Iterable[Run], file: Path, places: Mapping[str, str | None])
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as lines:
             lines.write(json.dumps({**about, **found, "commit": commit(), "key": run.key}) + "\n")
+        done.add(run.key)  # it may be asked for twice
         print(f"{run.title}: {found['accuracy']} % in {found['seconds']} s", flush=True)
     return failed
 

@@ -12,7 +12,7 @@ from torch.utils.tensorboard.summary import hparams
 TOLD = (
     "router", "learner", "policy", "agents", "collaboration", "network", "aggregator", "optimizer", "lr", "policy_lr",
     "alpha", "temperature", "hidden", "num_blocks", "batch_size", "val_fraction",
-    "train_fraction",
+    "train_fraction", "routes", "shared_depths",
 )  # fmt: skip
 # Stated of each run, "none" where there is none: TensorBoard's columns are those of whichever run it reads first.
 ALWAYS = ("method", "network", "router", "router.agents", "router.learner", "router.policy", "optimizer")
@@ -22,7 +22,7 @@ def told_values(params: Mapping[str, Any]) -> dict[str, Any]:
     """The few hyperparameters that name the method: classes by their last name, numbers as they are.
 
     The learning rates of router and network are both called ``lr``: the router's is ``router.lr``. The method is the
-    router's learner, else the router, else the network.
+    learner of a RewardRouter, else the router, else the network.
     """
     told: dict[str, Any] = {}
 
@@ -36,7 +36,8 @@ def told_values(params: Mapping[str, Any]) -> dict[str, Any]:
                 add(inner, "router." if name in ("router", "learner") and where != "network." else f"{name}.")
 
     add(params, "")
-    parts = (told.get(name) for name in ("router.learner", "router", "network"))
+    learns = told.get("router") == "RewardRouter"
+    parts = (told.get(name) for name in (*["router.learner"] * learns, "router", "network"))
     told["method"] = next((part for part in parts if part is not None), "none")
     return {**dict.fromkeys(ALWAYS, "none"), **told}
 

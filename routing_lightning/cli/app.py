@@ -104,11 +104,13 @@ class RoutingCLI(LightningCLI):
         folder: the folder of this run; None if it writes nothing.
         claimed: folders that loggers of the user's have got.
         trusted: modules that the user has named with ``--trust``.
+        first_step: optimizer steps that the checkpoint which a training goes on from has made.
     """
 
     folder: Path | None = None
     claimed: Sequence[Path] = ()
     trusted: tuple[str, ...] = ()
+    first_step: int = 0
 
     # -- words and options ---------------------------------------------------------------------------------------------
 
@@ -195,10 +197,11 @@ class RoutingCLI(LightningCLI):
         path = kwargs.get("ckpt_path")
         if subcommand == "fit" and path is not None and Path(str(path)).is_file():
             checkpoint = checkpoints.load(Path(str(path)))
+            self.first_step = checkpoint.get("global_step", 0)
             if "optimizer_states" not in checkpoint:
                 self.model.on_load_checkpoint(checkpoint)
                 self.model.load_state_dict(checkpoint["state_dict"])
-                kwargs["ckpt_path"] = None
+                kwargs["ckpt_path"], self.first_step = None, 0
                 if self.trainer.is_global_zero:
                     print(f"ckpt_path {path} holds weights alone: training begins at epoch 0")
         return kwargs
@@ -535,7 +538,7 @@ def run(words: list[str]) -> RoutingCLI:
         if mistake is None:
             raise
         trainer = getattr(cli[0], "trainer", None) if cli else None
-        refused = trainer is None or trainer.global_step == 0
+        refused = trainer is None or trainer.global_step <= cli[0].first_step
         print(f"error: {mistake}", file=sys.stderr)
         raise SystemExit(1) from None
     finally:

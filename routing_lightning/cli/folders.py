@@ -16,8 +16,8 @@ RUNS = "lightning_logs"
 
 # Tells the processes that a run starts itself which folder it has.
 _CLAIMED = "ROUTING_LIGHTNING_RUN_FOLDER"
-# Files that loggers and the command line write before anything is trained or measured.
-_BEGUN = ("events.out.", "config.yaml", "hparams.yaml", "metrics.csv")
+# Files that are written before anything is trained or measured, by loggers, the command line and the recorder.
+_BEGUN = ("events.out.", "config.yaml", "hparams.yaml", "metrics.csv", "routes.npz")
 _NAME = re.compile(r"\w[\w.+=-]*")
 
 
@@ -112,11 +112,16 @@ def _method(model: Any) -> str:
     router = args.get("router")
     if router is None:
         return snake(_last(args.get("network")) or _last(model)) or "model"
-    parts = _args(router)
+    parts, kind = _args(router), snake(_last(router).removesuffix("Router")) or "router"
     learner = _last(parts.get("learner"))
+    if kind == "fixed_routes" and isinstance(parts.get("routes"), str):
+        shared = parts.get("shared_depths")
+        return f"fixed_{snake(parts.get('routes'))}" + (f"_after_{shared}_shared" if shared else "")
     if not learner:
-        return snake(_last(router).removesuffix("Router")) or "router"
+        return kind
     words = [snake(learner.removeprefix("Approximate"))]
+    if "policy" not in parts:  # the learner is not all of the router
+        words.insert(0, kind)
     if not _last(parts.get("policy")).startswith("Tabular"):
         words.append(snake(_last(parts.get("policy")).removesuffix("Policy")))
     if parts.get("agents") not in (None, "per_task"):

@@ -41,8 +41,13 @@ def data_config(path: Path, config: dict[str, Any], images: str, task: str | Non
         task: name or number of a task, ``"all"``, or None.
 
     Raises:
-        UsageError: if the checkpoint does not tell the sizes.
+        UsageError: if the checkpoint does not tell the sizes, or some of its tasks see pictures changed.
     """
+    if in_two_modalities(config.get("data")):
+        raise UsageError(
+            f"checkpoint {path} was trained with two_modalities, where every second task sees its pictures changed, "
+            "which images are not; predict the test part, without --images, or train without two_modalities."
+        )
     checkpoint = load(path)
     given = checkpoint.get("hyper_parameters") or {}
     missing = [size for size in SIZES if given.get(size) is None]
@@ -75,3 +80,13 @@ def data_config(path: Path, config: dict[str, Any], images: str, task: str | Non
             "crop": options.get("crop", name != "MINMTLDataModule"),  # which stretches
         },
     }
+
+
+def in_two_modalities(data: Any) -> bool:
+    """Whether the config of a datamodule, or of a part of a mix, has tasks that see changed pictures."""
+    if isinstance(data, list):
+        return any(map(in_two_modalities, data))
+    options = data.get("init_args") if isinstance(data, dict) else None
+    return isinstance(options, dict) and bool(
+        options.get("two_modalities") or in_two_modalities(options.get("datamodules"))
+    )

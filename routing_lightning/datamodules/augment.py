@@ -65,7 +65,10 @@ def cropped(images: Tensor, transform: v2.RandomCrop) -> Tensor:
     height, width = transform.size
     rows, columns = images.shape[2] - height, images.shape[3] - width
     if rows < 0 or columns < 0:
-        raise ValueError(f"RandomCrop takes {height} x {width} out of images of {images.shape[2]} x {images.shape[3]}")
+        padded = "" if transform.padding is None else ", padding included"
+        raise ValueError(
+            f"RandomCrop takes {height} x {width} out of images of {images.shape[2]} x {images.shape[3]}{padded}"
+        )
     device, count = images.device, len(images)
     top = torch.randint(rows + 1, (count,), device=device)
     left = torch.randint(columns + 1, (count,), device=device)

@@ -343,7 +343,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
                     f"train_fraction is {self.train_fraction} and train_per_task is {self.train_per_task}, but one of "
                     "them says how much there is to train on: leave the other out"
                 )
-            require_at_least(1, train_per_task=min(self.train_per_task, default=0))
+            # none at all is told with the number of tasks
+            require_at_least(1, train_per_task=min(self.train_per_task, default=1))
 
     def prepare_data(self) -> None:
         """Checks the options; a subclass also downloads and decodes here, since it runs in one process only.
@@ -566,9 +567,15 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         """
         if state_dict == self.state_dict():
             return
+        before = self.options()
         self.restore(state_dict)
+        changed = {name: value for name, value in self.options().items() if value != before[name]}
+        theirs, own = (", ".join(f"{name} {of[name]}" for name in changed) for of in (changed, before))
         rank_zero_info(
-            "taking the splits of the data from the checkpoint, which differ from those of the configuration"
+            f"the data are those of the checkpoint, with {theirs}, not {own} of the config; to change that, start a "
+            "new run from the weights"
+            if changed
+            else "taking the splits of the data from the checkpoint, which differ from those of the config"
         )
         if self._is_set_up:
             # what is to be decoded may differ, too
@@ -577,6 +584,11 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             if self.trainer is not None:
                 self.trainer.strategy.barrier()
             self._load()
+
+    def options(self) -> dict[str, Any]:
+        """Options by name, with the values that hold now."""
+        names = ("split_seed", "val_fraction", *WHOLE, *self.hparams)
+        return {name: getattr(self, name) for name in names if hasattr(self, name) and name not in ("mean", "std")}
 
     def restore(self, state_dict: dict[str, Any]) -> None:
         """Sets what ``load_data`` depends on from a saved state."""

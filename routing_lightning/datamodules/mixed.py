@@ -234,6 +234,17 @@ class MixedMTLDataModule(MultiTaskDataModule):
         """The splits, and what the parts keep."""
         return {**super().state_dict(), "datamodules": [part.state_dict() for part in self.datamodules]}
 
+    def options(self) -> dict[str, Any]:
+        """Options by name, those of the parts behind the names of these."""
+        of_parts = zip(self.names, self.datamodules, strict=False)
+        own = super().options() | {"datamodules": None}
+        return own | {
+            f"{name}.{option}": value
+            for name, part in of_parts
+            for option, value in part.options().items()
+            if option not in RULED
+        }
+
     def restore(self, state_dict: dict[str, Any]) -> None:
         """Takes over the splits and what the parts kept; see the base class.
 

@@ -61,8 +61,8 @@ def _counts(per_task: Sequence[int], task_of: list[int], sizes: list[int], task_
         own = [size for size, of in zip(sizes, task_of, strict=True) if of == task]
         if not len(own) <= wanted <= sum(own):
             raise UsageError(
-                f"train_per_task asks for {wanted} training images of the task {name}, which has {sum(own)} of "
-                f"{len(own)} labels: give a number from {len(own)} to {sum(own)}"
+                f"train_per_task asks for {wanted} training images of the task {name}, which has {sum(own)}: give a "
+                f"number from {len(own)}, one of each label, to {sum(own)}"
             )
         counts += [1 + more for more in shared_out(wanted - len(own), [size - 1 for size in own])]
     return counts

@@ -10,6 +10,7 @@ import yaml
 
 from routing_lightning.cli.checkpoints import CONFIG_KEY
 from routing_lightning.datamodules import FolderMTLDataModule, MINMTLDataModule
+from routing_lightning.datamodules.base import WHOLE
 from routing_lightning.errors import UsageError
 from routing_lightning.export.extend import extend_network
 from routing_lightning.export.load import Trained, load_trained, make, names_of, statistics_of
@@ -20,8 +21,8 @@ from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.saving import check_new, save_whole
 
 FOLDER = f"{FolderMTLDataModule.__module__}.{FolderMTLDataModule.__name__}"
-# What a folder for new tasks takes over from that of the old ones.
-ELSEWHERE = ("root", "manifest", "image_size", "cache_dir", "mean", "std", "known_tasks")
+# What a folder for new tasks does not take over; how much to train on was said of the old ones alone.
+ELSEWHERE = ("root", "manifest", "image_size", "cache_dir", "mean", "std", "known_tasks", *WHOLE)
 
 
 def extend_checkpoint(

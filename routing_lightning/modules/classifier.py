@@ -24,6 +24,7 @@ from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, settle
+from routing_lightning.modules.schedule import check_lasts
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
@@ -261,11 +262,17 @@ class TaskClassifier(OptimizingModule):
         targets = getattr(data, "targets", None)
         if isinstance(targets, Targets) and (stage == "fit" or self.objective is None):
             self.take_targets(targets)
-        other = [] if self.objective is None else [kind for kind in self.objective.targets.kinds if kind != "classes"]
+        kinds = ["classes"] if self.objective is None else self.objective.targets.kinds
+        other = [kind for kind in kinds if kind != "classes"]
         if stage == "fit" and self.joint is not None and other:
             raise UsageError(
                 f"joint_loss is {self.joint.weight} but the data have tasks of {other[0]}, and it is a loss over "
                 "classes; set it to 0, or train on tasks of classes alone."
+            )
+        if stage == "fit" and self.label_smoothing and "classes" not in kinds:
+            raise UsageError(
+                f"label_smoothing is {self.label_smoothing} but no task of the data is of classes, whose targets it "
+                "spreads; set it to 0, or train on a task of classes, too."
             )
 
     def take_targets(self, targets: Targets | None) -> None:
@@ -434,7 +441,7 @@ class TaskClassifier(OptimizingModule):
             if restored is not None:
                 self.resume(restored)
             self.tell_kept_values()
-        self.check_schedules()
+        check_lasts(self.trainer, self.run_length)
         loop = self.trainer.fit_loop
         # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
         loop._load_combined_loader_states()

@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.schedule import LASTING, check_lasts, run_length, with_length
+from routing_lightning.modules.schedule import LASTING, run_length, with_length
 from routing_lightning.networks.pace import learning_rate_factors
 
 
@@ -154,15 +154,6 @@ class OptimizingModule(L.LightningModule):
         if hasattr(scheduler, "monitor"):
             config["monitor"] = scheduler.monitor
         return {"optimizer": optimizer, "lr_scheduler": config}
-
-    def check_schedules(self) -> None:
-        """Checks, before the first batch, that no schedule ends before the run.
-
-        Raises:
-            UsageError: if one does.
-        """
-        for config in self.trainer.lr_scheduler_configs:
-            check_lasts(config.scheduler, self.trainer, partial(self.run_length, config.interval))
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any = None) -> None:
         """Steps a scheduler, if it is not one that looks at a metric.

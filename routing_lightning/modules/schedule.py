@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import StochasticWeightAveraging, Timer
+from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, Timer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from routing_lightning.errors import UsageError
@@ -81,23 +81,35 @@ def run_length(trainer: L.Trainer, batches_per_step: Callable[[int], int], inter
     return max(1, done if interval == "epoch" else steps if most == -1 else min(steps, most))
 
 
-def check_lasts(scheduler: Any, trainer: L.Trainer, length: Callable[[], int]) -> None:
-    """Checks that a schedule which ends, of torch's that is OneCycleLR, does not end before the run.
-
-    Left to the run itself where something else may end it first, or take the schedule's place.
+def check_lasts(trainer: L.Trainer, length: Callable[[str], int]) -> None:
+    """Checks, before the first batch, that no schedule ends before the run: OneCycleLR cannot be stepped on.
 
     Args:
-        scheduler: the schedule, where it stands at the start of the training.
-        trainer: the Trainer of the run.
-        length: gives the number of its steps in the whole run.
+        trainer: the Trainer of the run, with its schedulers as a checkpoint left them.
+        length: number of ``"epoch"`` or ``"step"`` in the run.
 
     Raises:
-        UsageError: if it does.
+        UsageError: if one does; with both numbers.
     """
-    endless = trainer.max_epochs in (None, -1) and trainer.max_steps == -1
-    others = any(isinstance(one, (StochasticWeightAveraging, Timer)) for one in trainer.callbacks)  # type: ignore[attr-defined]
-    if isinstance(scheduler, OneCycleLR) and not endless and not others and length() > scheduler.total_steps:
-        raise UsageError(
-            f"lr_scheduler OneCycleLR was made for {scheduler.total_steps} steps, {scheduler.last_epoch} of which are "
-            f"done, but the run makes {length()}; {LASTING}."
-        )
+    # The run may end before it; averaging takes a schedule of its own in time, and adds an epoch that makes no steps.
+    others = (EarlyStopping, Timer, StochasticWeightAveraging)
+    if any(isinstance(callback, others) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        return
+    for config in trainer.lr_scheduler_configs:
+        if not isinstance(config.scheduler, OneCycleLR):
+            continue
+        steps, interval = config.scheduler.total_steps, config.interval
+        try:
+            needed = length(interval)
+        except UsageError:  # nobody knows how long the run is
+            continue
+        if needed > steps:
+            way_out = (
+                "or its total_steps to null, which is the length of the run"
+                if trainer.ckpt_path is None
+                else "since a resumed run keeps the length that it began with"
+            )
+            raise UsageError(
+                f"lr_scheduler OneCycleLR ends after {steps} {interval}s but the run makes {needed}; set "
+                f"trainer.max_{interval}s to at most {steps}, {way_out}."
+            )

@@ -43,6 +43,10 @@ APART = (
 )
 
 
+# What any method may have besides, and what its name then ends with.
+EXTRAS = {"joint_loss": "joint loss", "label_smoothing": "label smoothing", "flip_test": "flip"}
+
+
 def paper_values() -> dict[tuple[str, str], dict[int, float]]:
     """The paper's table of numeric results (appendix): accuracy in [0, 1] by (data set, method) and epoch."""
     text = files("routing_lightning.report").joinpath("paper_table4.csv").read_text()
@@ -102,7 +106,7 @@ def method_name(config: dict[str, Any]) -> str:
     if features not in (None, "SimpleConvNet"):  # the paper's
         name = f"{name}, {features}"
     aggregator = _class(args.get("aggregator"))
-    extra = [aggregator, "joint loss" if args.get("joint_loss") else None, "flip" if args.get("flip_test") else None]
+    extra = [aggregator, *(words for option, words in EXTRAS.items() if args.get(option))]
     return " + ".join([name, *filter(None, extra)])
 
 
@@ -150,7 +154,8 @@ def _router_name(part: Any) -> str:
         name = f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
         return f"{name} after {shared} shared" if shared else name
     if kind != "RewardRouter":
-        return OTHER_ROUTERS.get(kind, kind)
+        name, learner = OTHER_ROUTERS.get(kind, kind), _class(router.get("learner"))
+        return name if learner in (None, "PairedDifference") else f"{name} by {learner}"
     learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
     agents = router.get("agents", "per_task")
     if agents == "dispatched":
@@ -232,17 +237,46 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float] | None:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
 
 
-# Methods that do not learn where to route, the nearest to routing first: what a learned route must beat.
-CONTROLS = ("fixed random routing", "shared", "task specific-all-fc", "task specific-1-fc", "separate networks")
+# How names of methods begin that do not learn where to route, the nearest to routing first: what a learned route must
+# beat.
+CONTROLS = (
+    "fixed random routing",
+    "fixed routing",
+    "fixed own routing",
+    "fixed shared routing",
+    "shared",
+    "task specific-all-fc",
+    "task specific-1-fc",
+    "separate networks",
+)
 # Quantiles of Student's t for 95 %, by degrees of freedom from 1.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
-def control_of(groups: Sequence[Group]) -> Group | None:
-    """The group that the others are compared with, None if there is no control among them."""
-    return next(
-        (group for name in CONTROLS for group in groups if group.method == name and len(group.curve().epochs)), None
-    )
+def body_of(config: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What is routed, whoever routes: class, name and recurrence of the network; None without a router."""
+    args = _args(config.get("model"))
+    if "router" not in args:
+        return None
+    options = _args(args.get("network"))
+    return _class(args.get("network")) or "RoutingAllFC", options.get("name"), options.get("recurrent_steps") or 0
+
+
+def control_of(groups: Sequence[Group], group: Group) -> Group | None:
+    """What a group is compared with: a control of the same network, or, without one, of another.
+
+    Args:
+        groups: the groups of a data set.
+        group: one of them.
+
+    Returns:
+        The control, which may be the group itself; None if there is none among them.
+    """
+    controls = [
+        other for name in CONTROLS for other in groups if other.method.startswith(name) and len(other.curve().epochs)
+    ]
+    body = body_of(group.runs[0].config)
+    return next((other for other in controls if body_of(other.runs[0].config) == body), next(iter(controls), None))
 
 
 @dataclass
@@ -303,6 +337,11 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
         rivals = [other for other, twin in groups if (twin.dataset, twin.method) == (group.dataset, group.method)]
         if len(rivals) > 1:
             group.name = f"{group.method} ({_differences(key, rivals, settings) or group.runs[0].folder})"
+    for _, group in groups:  # what is shown of their settings may be the same
+        namesakes = [other for _, other in groups if (other.dataset, other.name) == (group.dataset, group.name)]
+        if len(namesakes) > 1:
+            for other in namesakes:
+                other.name = f"{other.name}, {other.runs[0].folder}"
     return [group for _, group in groups]
 
 
@@ -311,5 +350,18 @@ def _differences(key: str, rivals: list[str], settings: dict[str, dict[str, Any]
     names = sorted({name for rival in rivals for name in settings[rival]})
     absent = object()
     differing = [name for name in names if len({repr(settings[rival].get(name, absent)) for rival in rivals}) > 1]
-    shown = [f"{name.rpartition('.')[2]} {settings[key].get(name)}" for name in differing[:3]]
+    shown = [_shown(name, settings[key].get(name)) for name in differing[:3]]
     return ", ".join(shown) + (", …" if len(differing) > 3 else "")
+
+
+def _shown(name: str, value: Any) -> str:
+    """A setting by the last part of its name; a class by the name of its place."""
+    return f"{name.removesuffix('.class_path').rpartition('.')[2]} {_brief(value, name.endswith('class_path'))}"
+
+
+def _brief(value: Any, is_class: bool = False) -> str:
+    """A value of a config, of classes their names alone."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_brief, value))}]"
+    name = _class(value) if is_class or (isinstance(value, dict) and "class_path" in value) else None
+    return str(value) if name is None else name

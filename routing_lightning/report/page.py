@@ -239,25 +239,29 @@ def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) 
 
 
 def _against_control(groups: Sequence[Group]) -> str:
-    """Each group against the control, seed by seed."""
-    control = control_of(groups)
-    if control is None:
+    """Each group against its control, seed by seed."""
+    pairs = [(group, control_of(groups, group)) for group in groups]
+    names = {control.name for _, control in pairs if control is not None}
+    if not names:
         return (
             "<p>No control is among these runs. With runs of <code>configs/methods/fixed_random.yaml</code> on the "
             "same data and seeds, the paired differences would stand here.</p>"
         )
     rows = []
-    for group in groups:
-        found = None if group is control else difference(group, control)
-        if found is None:
+    for group, control in pairs:
+        found = None if control is None or group is control else difference(group, control)
+        if control is None or found is None:
             continue
         low, high = found.mean - found.half, found.mean + found.half
         interval = "one seed: none" if found.seeds == 1 else f"{_points(low)} to {_points(high)}"
-        rows.append([_text(group.name), str(found.epoch), str(found.seeds), f"<b>{_points(found.mean)}</b>", interval])
+        named = [_text(control.name)] * (len(names) > 1)
+        points = f"<b>{_points(found.mean)}</b>"
+        rows.append([_text(group.name), *named, str(found.epoch), str(found.seeds), points, interval])
     if not rows:
         return ""
-    caption = f"Difference of accuracy to {_text(control.name)} in percentage points, paired by seed"
-    head = ["method", "epoch", "common seeds", "difference", "95 % interval"]
+    against = "a control of the same network, where there is one," if len(names) > 1 else _text(*names)
+    caption = f"Difference of accuracy to {against} in percentage points, paired by seed"
+    head = ["method", *["control"] * (len(names) > 1), "epoch", "common seeds", "difference", "95 % interval"]
     return "<h3>Compared with the control</h3>" + _table(head, rows, caption)
 
 

@@ -57,7 +57,8 @@ class FixedRoutes(HostModule, Router):
         super().build(spec)
         if self.shared_depths > len(spec.num_blocks):
             raise UsageError(
-                f"shared_depths of FixedRoutes is {self.shared_depths}; the network has {len(spec.num_blocks)} depths."
+                f"shared_depths of FixedRoutes is {self.shared_depths}, but the network has {len(spec.num_blocks)} "
+                f"routed depths; give 0..{len(spec.num_blocks)}, or route more layers, as RoutingAllLayers does."
             )
         self.register_buffer("table", self._routes(spec))
         self.table[:, : self.shared_depths] = 0

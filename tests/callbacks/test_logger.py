@@ -70,6 +70,10 @@ def test_learning_rates_of_router_and_network_are_told_apart():
 
 def test_each_run_states_what_names_its_method():
     fixed = {"router": {"class_path": "a.FixedRoutes"}, "network": "b.RoutingAllFC"}
+    branching = {"router": {"class_path": "a.BranchingRouter", "init_args": {"learner": {"class_path": "a.WPL"}}}}
+    assert told_values(branching)["method"] == "BranchingRouter" and told_values(branching)["router.learner"] == "WPL"
+    own = {"router": {"class_path": "a.FixedRoutes", "init_args": {"routes": "own", "shared_depths": 4}}}
+    assert {"router.routes": "own", "router.shared_depths": 4}.items() <= told_values(own).items()
     alone = {"router": None, "network": {"class_path": "b.CrossStitch", "init_args": {"hidden": 4}}}
     assert [told_values(run)["method"] for run in (fixed, alone, {})] == ["FixedRoutes", "CrossStitch", "none"]
     assert set(told_values(fixed)) == set(told_values({})) == set(told_values(alone)) - {"network.hidden"}

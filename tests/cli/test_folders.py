@@ -78,6 +78,30 @@ def test_a_run_that_is_refused_after_its_loggers_began_leaves_nothing(logger, tm
     assert {path.name for path in tmp_path.iterdir()} <= {"tb"}
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--data.init_args.augment=[{class_path: RandomCrop, init_args: {size: 20}}]", "RandomCrop takes 20 x 20"),
+        (
+            "--model.init_args.lr_scheduler={class_path: OneCycleLR, init_args: {max_lr: 0.1, total_steps: 2}}",
+            "OneCycle",
+        ),
+    ],
+    ids=["in its first batch", "before it"],
+)
+def test_a_run_that_is_refused_before_its_first_step_leaves_nothing(option, sentence, resumed, tmp_path, capsys):
+    place, more = f"--trainer.default_root_dir={tmp_path}", []
+    if resumed:
+        first = main(["fit", *SHORT, place, "--model.init_args.lr_scheduler=null"])
+        more = [f"--ckpt_path={first.trainer.checkpoint_callback.best_model_path}"]
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit):
+        main(["fit", *SHORT, place, *more, option, "--trainer.max_epochs=3"])
+    assert sentence in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("logger", LOGGERS)
 def test_a_second_run_changes_no_file_of_the_first(logger, tmp_path):
     words = [word.format(tmp_path) for word in LOGGERS[logger]]
@@ -126,6 +150,17 @@ def test_the_name_says_method_data_and_seed_and_can_be_given(tmp_path):
     [
         ({"router": {"class_path": "a.GumbelRouter"}}, "gumbel"),
         ({"router": {"class_path": "a.FixedRoutes"}}, "fixed_routes"),
+        ({"router": {"class_path": "a.FixedRoutes", "init_args": {"routes": [[0], [1]]}}}, "fixed_routes"),
+        ({"router": {"class_path": "a.FixedRoutes", "init_args": {"routes": "random", "seed": 0}}}, "fixed_random"),
+        (
+            {"router": {"class_path": "FixedRoutes", "init_args": {"routes": "own", "shared_depths": 4}}},
+            "fixed_own_after_4_shared",
+        ),
+        ({"router": {"class_path": "a.BranchingRouter", "init_args": {"learner": None}}}, "branching"),
+        (
+            {"router": {"class_path": "a.BranchingRouter", "init_args": {"learner": {"class_path": "a.WPL"}}}},
+            "branching_wpl",
+        ),
         (
             {"router": {"class_path": "R", "init_args": {"policy": "MLPPolicy", "learner": "ApproximateQLearning"}}},
             "q_learning_mlp",

@@ -9,7 +9,9 @@ import torch
 from PIL import Image
 
 from routing_lightning.cli import main
+from routing_lightning.cli.predicting import data_config, in_two_modalities
 from routing_lightning.datamodules.unlabelled import images_below
+from routing_lightning.errors import UsageError
 from routing_lightning.export import load_trained
 from tests.test_cli import refused, short_fit
 
@@ -144,3 +146,13 @@ def test_mistakes_are_told_in_a_sentence(checkpoint, images, tmp_path, capsys):
         assert sentence in refused(capsys, *words, *options)
     config = f"--config={Path(__file__).parents[2] / 'configs' / 'digits_mtl.yaml'}"
     assert "images needs a trained network" in refused(capsys, "predict", config, f"--images={images}", *QUIET)
+
+
+def test_pictures_are_not_predicted_for_tasks_that_see_them_changed():
+    whole = {"class_path": "CIFARMTLDataModule", "init_args": {"two_modalities": True}}
+    mix = {"class_path": "MixedMTLDataModule", "init_args": {"datamodules": ["DigitsMTLDataModule", whole]}}
+    for data in (whole, mix):
+        with pytest.raises(UsageError, match=r"last\.ckpt was trained with two_modalities.*; predict the test part"):
+            data_config(Path("last.ckpt"), {"data": data}, "images", None)
+    mix["init_args"]["datamodules"] = ["DigitsMTLDataModule", {"class_path": "CIFARMTLDataModule"}]
+    assert not in_two_modalities(mix) and not in_two_modalities(None)

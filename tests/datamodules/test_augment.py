@@ -72,6 +72,8 @@ def test_one_after_the_other_by_the_global_source():
 def test_too_large_a_crop_is_told():
     with pytest.raises(ValueError, match="takes 9 x 9 out of images of 6 x 7"):
         Augmentation([v2.RandomCrop(9)])(IMAGES)
+    with pytest.raises(ValueError, match="takes 20 x 20 out of images of 8 x 9, padding included"):
+        Augmentation([v2.RandomCrop(20, padding=1)])(IMAGES)
 
 
 def test_windows_are_the_same_by_copies_and_by_gather():

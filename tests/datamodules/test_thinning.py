@@ -12,6 +12,7 @@ from routing_lightning.datamodules import (
     DigitsMTLDataModule,
     FolderMTLDataModule,
     MINMTLDataModule,
+    MixedMTLDataModule,
     MNISTMTLDataModule,
     MultiTaskDataModule,
 )
@@ -121,6 +122,41 @@ def test_a_checkpoint_brings_its_part() -> None:
     assert len(other.train_dataset) == 200
 
 
+@pytest.mark.parametrize(
+    ("saved", "own", "told"),
+    [
+        ({"train_fraction": 0.1}, {}, "with train_fraction 0.1, not train_fraction 1.0 of the config"),
+        ({}, {"train_fraction": 0.1}, "with train_fraction 1.0, not train_fraction 0.1 of the config"),
+        ({"split_seed": 3}, {"val_fraction": 0.2}, "split_seed 3, val_fraction 0.0, not split_seed 0, val_fraction"),
+        ({"train_per_task": [20] * 10}, {}, f"train_per_task {[20] * 10}, not train_per_task None of the config"),
+    ],
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_a_checkpoint_says_otherwise_than_the_config_is_told(
+    saved: dict, own: dict, told: str, mixed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(options: dict) -> MultiTaskDataModule:
+        return MixedMTLDataModule([DigitsMTLDataModule()], **options) if mixed else DigitsMTLDataModule(**options)
+
+    with caplog.at_level("INFO"):
+        made(own).load_state_dict(made(own).state_dict())
+        assert not caplog.records
+        made(own).load_state_dict(made(saved).state_dict())
+    (record,) = caplog.records
+    assert told in record.getMessage()
+
+
+def test_options_of_the_parts_of_a_mix_are_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    mixes = [MixedMTLDataModule([DigitsMTLDataModule(train_fraction=part)], ["a"]) for part in (0.5, 1.0)]
+    with caplog.at_level("INFO"):
+        mixes[0].load_state_dict(mixes[1].state_dict())
+    assert "with a.train_fraction 1.0, not a.train_fraction 0.5 of the config" in caplog.text
+    tasks = CIFARMTLDataModule(two_modalities=True), CIFARMTLDataModule()
+    with caplog.at_level("INFO"):
+        tasks[1].load_state_dict(tasks[0].state_dict())
+    assert "with two_modalities True, not two_modalities False of the config" in caplog.text
+
+
 def test_moments_are_those_of_what_is_trained_on(roots: dict[str, str]) -> None:
     part = ready(MAKERS["folder"](roots)(train_fraction=0.01))
     assert part.mean == tuple(measured_moments(part.train_dataset)[0])
@@ -133,14 +169,17 @@ def test_moments_are_those_of_what_is_trained_on(roots: dict[str, str]) -> None:
         ({"train_fraction": 1.5}, r"^train_fraction is 1\.5, but must be above 0"),
         ({"train_fraction": float("nan")}, r"^train_fraction is nan, but must be above 0"),
         ({"train_fraction": 0.5, "train_per_task": [20] * 10}, r"one of them says .*: leave the other out"),
-        ({"train_per_task": []}, r"^train_per_task is 0, but must be at least 1"),
+        ({"train_per_task": []}, r"^train_per_task has 0 numbers, but there are 10 tasks: give one for each"),
         ({"train_per_task": [20, 0]}, r"^train_per_task is 0, but must be at least 1"),
         ({"train_per_task": [20] * 9}, r"^train_per_task has 9 numbers, but there are 10 tasks: give one for each"),
         (
             {"train_per_task": [20] * 9 + [1541]},
-            r"1541 training images of the task digit_9, which has 1540 ",
+            r"1541 training images of the task digit_9, which has 1540: give a number from 2, one of each label, to",
         ),
-        ({"train_per_task": [1] + [20] * 9}, r"for 1 training images of the task digit_0.* number from 2 to 1540"),
+        (
+            {"train_per_task": [1] + [20] * 9},
+            r"for 1 training images of the task digit_0.* from 2, one of each label, to 1540",
+        ),
     ],
 )
 def test_wrong_values(options: dict, sentence: str) -> None:

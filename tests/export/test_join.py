@@ -51,6 +51,7 @@ def trained(photos, tmp_path_factory):
                 f"--config={ROOT / 'configs' / 'methods' / f'{method}.yaml'}",
                 f"--data.init_args.root={photos / 'old'}",
                 "--data.init_args.image_size=16",
+                "--data.init_args.train_per_task=[21, 14]",  # of the old tasks alone
                 f"{BODY}.hidden=16",
                 f"{BODY}.features.init_args.filters=8",
                 "--model.init_args.joint_loss=0.5",  # its layer is of this training alone

@@ -109,6 +109,10 @@ def test_wrong_values_are_told(name, value, model):
 def test_tasks_of_other_kinds_have_no_joint_loss_but_smoothed_classes(tmp_path):
     with pytest.raises(UsageError, match=r"joint_loss is 0.5 but the data have tasks of (labels|value)"):
         trainer(tmp_path).fit(toy_model(num_classes=4, joint_loss=0.5), SeveralKinds())
+    with pytest.raises(UsageError, match=r"label_smoothing is 0.5 but no task of the data is of classes"):
+        trainer(tmp_path).fit(
+            toy_model(num_classes=4, label_smoothing=0.5), SeveralKinds(["labels", "labels", "value"])
+        )
     losses = []
     for smoothing in (0.0, 0.5):
         model = toy_model(num_classes=4, label_smoothing=smoothing)

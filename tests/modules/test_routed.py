@@ -342,7 +342,7 @@ def test_plateau_scheduler_follows_its_metric():
                 "lr_scheduler": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=3),
                 "lr_interval": "step",
             },
-            r"OneCycleLR was made for 3 steps, 0 of which are done, but the run makes \d+; end the run with it",
+            r"OneCycleLR ends after 3 steps but the run makes \d+; set trainer.max_steps to at most 3, or its",
         ),
         ({"optimizer": torch.optim.LBFGS}, "LBFGS"),
         (  # whose state cannot be saved

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, ModelCheckpoint, Timer
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    Timer,
+)
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, PolynomialLR, StepLR
 
 from routing_lightning.cli import main
@@ -103,6 +110,24 @@ def test_given_lengths_stay():
         assert open_length(schedule) is None
 
 
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_run_that_goes_on_beyond_its_schedule_is_told_before_it_trains(model, interval, tmp_path):
+    made = partial(MODELS[model], lr_scheduler=ONE_CYCLE, lr_interval=interval)
+    fit(made(), ModelCheckpoint(tmp_path, filename="end"))
+    length = {"step": 2 * BATCHES, "epoch": 2}[interval]
+    ends = f"OneCycleLR ends after {length} {interval}s but the run makes"
+    with pytest.raises(
+        UsageError, match=f"{ends} .*; set trainer.max_{interval}s to at most {length}, since a resumed"
+    ):
+        fit(made(), max_epochs=3, ckpt_path=tmp_path / "end.ckpt")
+    late = partial(MODELS[model], lr_scheduler=partial(OneCycleLR, max_lr=0.1, total_steps=2), lr_interval=interval)
+    with pytest.raises(UsageError, match=f"ends after 2 {interval}s but .* or its total_steps to null"):
+        fit(late(), max_epochs=3)
+    fit(late(), EarlyStopping("val/loss", mode="max", stopping_threshold=-1.0), max_epochs=3, limit_train_batches=1)
+    fit(made(), StochasticWeightAveraging(0.01, swa_epoch_start=1))  # an epoch more, without steps
+
+
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 def test_a_run_without_end_is_told(interval):
     model = MODELS["routed"](lr_scheduler=ONE_CYCLE, lr_interval=interval)
@@ -117,7 +142,7 @@ def test_a_schedule_that_is_over_before_the_resumed_run_is_told_at_its_start(mod
     steps = {"step": BATCHES, "epoch": 1}[interval]
     fit(made(), ModelCheckpoint(tmp_path, every_n_train_steps=3, save_top_k=-1))  # 2 epochs
     for path in sorted(tmp_path.glob("*.ckpt")):  # in the midst of it and near its end
-        with pytest.raises(UsageError, match=rf"for {2 * steps} steps, \d+ of which .* the run makes {3 * steps};"):
+        with pytest.raises(UsageError, match=f"after {2 * steps} {interval}s but the run makes {3 * steps};"):
             fit(made(), BatchesForbidden(), ckpt_path=path, max_epochs=3)
         fit(made(), Timer("00:00:00:00"), ckpt_path=path, max_epochs=3)  # which may end it first
 

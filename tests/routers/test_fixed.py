@@ -5,8 +5,8 @@ from routing_lightning.errors import UsageError
 from routing_lightning.routers import FixedRoutes, RoutingSpec
 
 
-def built(seed=0, num_blocks=(5, 2, 4), routes="random", num_tasks=50, may_pass=()) -> FixedRoutes:
-    router = FixedRoutes(routes, seed)
+def built(seed=0, num_blocks=(5, 2, 4), routes="random", num_tasks=50, may_pass=(), shared_depths=0) -> FixedRoutes:
+    router = FixedRoutes(routes, seed, shared_depths)
     router.build(RoutingSpec(num_tasks, num_blocks, may_pass))
     return router
 
@@ -56,6 +56,21 @@ def test_own_routes_share_nothing_where_there_are_enough_blocks():
 
 def test_shared_routes_are_one_block_per_depth():
     assert built(routes="shared", num_tasks=4, num_blocks=(3, 2)).routes().tolist() == [[0, 0]] * 4
+
+
+@pytest.mark.parametrize("routes", ["random", "own", "shared", [[2, 1, 3]] * 50])
+@pytest.mark.parametrize("depths", [0, 1, 3])
+def test_the_first_depths_may_be_shared_whatever_the_routes(routes, depths):
+    rest = built(routes=routes).routes()
+    found = built(routes=routes, shared_depths=depths).routes()
+    assert (found[:, :depths] == 0).all() and torch.equal(found[:, depths:], rest[:, depths:])
+
+
+def test_more_shared_depths_than_there_are_are_refused():
+    with pytest.raises(UsageError, match=r"shared_depths of FixedRoutes is 4, but the network has 3 .*; give 0\.\.3"):
+        built(shared_depths=4)
+    with pytest.raises(UsageError, match="shared_depths of FixedRoutes is -1; give a number of depths, at least 0"):
+        FixedRoutes(shared_depths=-1)
 
 
 def test_given_routes_are_taken_and_may_pass():

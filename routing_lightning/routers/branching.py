@@ -64,17 +64,22 @@ class BranchingRouter(HostModule, Router):
         most: bound of a gain, above 0: a single sample must not decide.
 
     Attributes:
-        progress: (4,) int64 on the host: number of depths opened so far, in all sweeps (one more when the search is
-            over), batches since the last was opened, and the most of them before the first one and at each. Part of the
-            checkpoint, as the table of the policy is.
-        routes_so_far: (T, D) int64 on the host, the candidate that each task has at each depth. Likewise.
+        opened: int64 on the host, number of depths opened so far, in all sweeps; one more when the search is over. Part
+            of the checkpoint, as the table of the policy and all of the following are.
+        waited: int64 on the host, batches since the last depth was opened, or since the start.
+        first: int64 on the host, batches before the first depth is opened.
+        longest: int64 on the host, the most batches that a depth is open; 0 until that is known.
+        routes_so_far: (T, D) int64 on the host, the candidate that each task has at each depth.
 
     Raises:
         UsageError: if a value is out of its range.
     """
 
     uses_state = False
-    progress: Tensor
+    opened: Tensor
+    waited: Tensor
+    first: Tensor
+    longest: Tensor
     routes_so_far: Tensor
     blocks: Tensor
 
@@ -136,15 +141,15 @@ class BranchingRouter(HostModule, Router):
         others = (tasks + torch.arange(self.candidates - 1)) % blocks
         common = (blocks - 1).expand(spec.num_tasks, -1, 1)
         self.blocks = torch.cat([common, others], 2)  # (T, D, C), the block of each candidate
-        self.register_buffer("progress", torch.tensor([0, 0, 0, self.stage or 0]))
+        for name, value in (("opened", 0), ("waited", 0), ("first", 0), ("longest", self.stage or 0)):
+            self.register_buffer(name, torch.tensor(value))
         self.register_buffer("routes_so_far", torch.zeros(spec.num_tasks, depth, dtype=torch.long))
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
     def plan(self, batches: float) -> None:
         """Divides the search among the depths, unless a checkpoint or ``stage`` has done so; see the base class."""
-        most = int(self.progress[3])
-        if most and (self.stage is None or int(self.progress[0]) or not self.begin):
+        if self.longest and (self.stage is None or self.opened or not self.begin):
             return
         if not math.isfinite(batches):
             raise UsageError(
@@ -152,37 +157,39 @@ class BranchingRouter(HostModule, Router):
                 "nobody knows how long that is; set trainer.max_epochs or max_steps; or stage of the router, without "
                 "begin."
             )
-        self.progress[2] = round(self.begin * batches)
-        self.progress[3] = most or max(1, round(self.search * batches / max(1, len(self.depths))))
+        self.first.fill_(round(self.begin * batches))
+        if not self.longest:
+            self.longest.fill_(max(1, round(self.search * batches / max(1, len(self.depths)))))
 
     @property
     def open_depth(self) -> int | None:
         """The depth at which tasks may part now, from 0; None before and after the search."""
-        opened = int(self.progress[0])
+        opened = int(self.opened)
         return self.depths[opened - 1] if 0 < opened <= len(self.depths) else None
 
     @property
     def is_over(self) -> bool:
         """Whether the search is over, so that the routes stay."""
-        return int(self.progress[0]) > len(self.depths)
+        return int(self.opened) > len(self.depths)
 
     def _advance(self) -> None:
         """Closes the open depth if it is time, and opens the next one."""
-        opened, batches, first, most = self.progress.tolist()
+        opened, waited, longest = int(self.opened), int(self.waited), int(self.longest)
         depth = self.open_depth
-        if not opened and batches < first:
+        if not opened and waited < self.first:
             return
         if depth is not None:
             certain = self._open_policies(depth).amax(-1) > self.certainty
-            settled = self.settle * most
+            settled = self.settle * longest
             sure = certain.float().mean() >= self.quorum
             if self.undecided == "majority":
                 sure = sure or self._together(depth).max() > self.certainty
-            enough = batches >= settled + self.shortest * (most - settled) and sure
-            if not enough and batches < most:
+            enough = waited >= settled + self.shortest * (longest - settled) and sure
+            if not enough and waited < longest:
                 return
             self._close(depth, certain)
-        self.progress[:2] = torch.tensor([opened + 1, 0])
+        self.opened += 1
+        self.waited.zero_()
         if opened < len(self.depths):
             self._open(self.depths[opened], self.depths[:opened])
 
@@ -287,7 +294,7 @@ class BranchingRouter(HostModule, Router):
     @torch.no_grad()
     def learn(self, trace: Trace) -> None:
         """Moves the policies of the open depth by the gains, and goes on to the next depth if it is time."""
-        if not int(self.progress[3]):
+        if not self.longest:
             raise UsageError("nobody told BranchingRouter how long the training is; call plan(batches), or give stage.")
         depth = self.open_depth
         if depth is not None and trace.alternatives is not None:
@@ -299,10 +306,10 @@ class BranchingRouter(HostModule, Router):
             gain = (trace.final_reward - trace.alternative_reward).clamp(-self.most, self.most)
             trace.returns = torch.zeros(trace.actions.shape, dtype=torch.float32)
             trace.returns[:, depth] = gain.where(trace.alternatives[:, depth] >= 0, 0.0)
-            if int(self.progress[1]) >= self.settle * int(self.progress[3]):
+            if int(self.waited) >= self.settle * int(self.longest):
                 self.decider.learner.learn(self.decider.policy, self._seen(trace, depth))
         if not self.is_over:
-            self.progress[1] += 1
+            self.waited += 1
             self._advance()
 
     def _seen(self, trace: Trace, depth: int) -> Trace:

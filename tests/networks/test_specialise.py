@@ -32,7 +32,7 @@ TASKS = 4
 def random_table(router: Router) -> None:
     """Another route for each task."""
     if isinstance(router, BranchingRouter):
-        router.progress[0] = 1 + len(router.depths)
+        router.opened.fill_(1 + len(router.depths))
         router.routes_so_far.random_(router.candidates)
     if isinstance(router, RewardRouter):
         for decider in router.deciders():

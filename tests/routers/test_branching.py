@@ -214,12 +214,12 @@ def test_the_search_takes_its_share_of_the_training():
     for search_share, batches, expected in ((0.3, 1000, 100), (1.0, 30, 10), (0.1, 3, 1)):
         router = built(search=search_share, stage=None)
         router.plan(batches)
-        assert int(router.progress[3]) == expected
+        assert int(router.longest) == expected
         router.plan(17)  # a resumed run goes on as it was planned
-        assert int(router.progress[3]) == expected
+        assert int(router.longest) == expected
     given = built(stage=7)
     given.plan(math.inf)
-    assert int(given.progress[3]) == 7
+    assert int(given.longest) == 7
     with pytest.raises(UsageError, match="max_epochs"):
         built(stage=None).plan(math.inf)
     with pytest.raises(UsageError, match="plan"):

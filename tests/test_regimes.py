@@ -152,10 +152,9 @@ def test_private_shares_by_depth_and_size_of_task() -> None:
     assert [images for _, images, _ in groups] == [150, 350, 550, 750]
     assert np.array([shares for _, _, shares in groups]).tolist() == [[1, 1], [1, 1], [0, 1], [0, 1]]
     axes = summary.picture([*equal, unequal], "where").axes[0]
-    points = [line for line in axes.lines if line.get_linestyle() == "None"]
-    assert [line.get_label() for line in points] == ["layer 1", "layer 2"]
-    assert list(points[0].get_xdata()) == [11, 150, 350, 550, 750]
-    assert list(points[0].get_ydata()) == [0.25, 1, 1, 0, 0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a: 11", "b: 150", "b: 350", "b: 550", "b: 750"]
+    shares = axes.images[0].get_array()
+    assert shares[:, 0].tolist() == [0.25, 1, 1, 0, 0] and shares[:, 1].tolist() == [1] * 5
 
 
 def test_a_stopped_matrix_says_how_to_go_on(

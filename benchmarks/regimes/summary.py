@@ -4,13 +4,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.harness import Table
-from routing_lightning.plots.style import COLOUR_MAP, SOFT, look, new_figure
+from routing_lightning.plots import policy_heatmap
 
 Row = Mapping[str, Any]
 GROUPS = 4
@@ -99,27 +97,14 @@ def private_shares(rows: Iterable[Row]) -> list[tuple[str, float, np.ndarray]]:
 
 
 def picture(rows: Iterable[Row], title: str) -> Figure:
-    """Share of private tasks per depth against the training images of a task: a line per depth, a point per group."""
+    """Share of private tasks per depth: a row per regime and group of tasks, those with the fewest images first."""
     groups = sorted(private_shares(rows), key=lambda group: group[1])
-    with matplotlib.rc_context(look()):
-        figure = new_figure(6.4, 3.6)
-        axes = figure.subplots()
-        images = [count for _, count, _ in groups]
-        depth = len(groups[0][2]) if groups else 0
-        colours = matplotlib.colormaps[COLOUR_MAP](np.linspace(0, 0.9, max(depth, 1)))
-        for number in range(depth):
-            shares = [shares[number] for _, _, shares in groups]
-            axes.plot(images, shares, "o", color=colours[number], markersize=4, label=f"layer {number + 1}")
-            trend = np.polyfit(np.log(images), shares, 1) if len(set(images)) > 1 else None
-            if trend is not None:
-                ends = np.array([min(images), max(images)])
-                axes.plot(ends, np.polyval(trend, np.log(ends)), color=colours[number], linewidth=1)
-        axes.set(xscale="log", xlabel="training images of a task", ylabel="share of tasks with a block of their own")
-        axes.set_ylim(-0.03, 1.03)
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.set_title(title, loc="left")
-        axes.grid(color=SOFT, linewidth=0.3)
-        figure.legend(loc="outside right upper")
+    names = [f"{regime}: {images:,.0f}" for regime, images, _ in groups]
+    shares = np.stack([share for _, _, share in groups])
+    layers = [str(depth + 1) for depth in range(shares.shape[1])]
+    figure = policy_heatmap(shares, names, layers, title, "tasks with a block of their own")
+    axes = figure.axes[0]
+    axes.set(xlabel="layer", ylabel="regime: training images of a task")
+    axes.set_yticks(range(len(names)), names)  # in full
+    figure.set_figwidth(figure.get_figwidth() + 1)
     return figure

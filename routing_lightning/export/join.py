@@ -61,7 +61,8 @@ def extend_checkpoint(
         raise UsageError("not all tasks of the network are of classes: only networks of such tasks can be extended.")
     names, classes = names_of(trained)
     source = folder_config(trained, Path(data), dict(zip(names, classes, strict=True)))
-    listing = FolderMTLDataModule(**source["init_args"]).listing
+    # Augmentation is a config still, and of no matter here.
+    listing = FolderMTLDataModule(**{**source["init_args"], "augment": None}).listing
     joined = listing.task_names[len(names) :]
     check_joined(trained, str(data), joined, listing.class_names[len(names) :], names)
     before = [layer.blocks.num_blocks for layer in model.network.layers]

@@ -1,12 +1,15 @@
-"""Averages of a model's weights leave its counts alone."""
+"""Averages of a model's weights leave its counts alone, and have its copies of blocks."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+
+from routing_lightning.routers import BlockCopy
 
 
 def keep_counts(trainer: L.Trainer) -> None:
@@ -21,6 +24,20 @@ def keep_counts(trainer: L.Trainer) -> None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, WeightAveraging) and callback._average_model is not None:
             _copy_after_update(callback._average_model)
+
+
+def copy_in_averages(trainer: L.Trainer, copied: BlockCopy) -> None:
+    """Copies a block in the averages, too, where the copies would be mixed with their first weights for long.
+
+    Args:
+        trainer: the Trainer, whose callbacks may average weights.
+        copied: which block, and to which others.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        average = getattr(callback, "_average_model", None)
+        if isinstance(callback, (WeightAveraging, StochasticWeightAveraging)) and average is not None:
+            model: Any = average.module if isinstance(average, AveragedModel) else average
+            model.network.calls[copied.depth].blocks.copy_block(copied.source, copied.targets)
 
 
 def _copy_after_update(average: AveragedModel) -> None:

@@ -15,6 +15,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
+from routing_lightning.modules.averaging import copy_in_averages
 from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.copying import copy_block
 from routing_lightning.modules.gather import TraceGatherer
@@ -255,6 +256,7 @@ class RoutedClassifier(TaskClassifier):
             detector.see_returns(self, batch_idx, trace)
         for copied in self.router.copies():
             copy_block(self.network.calls[copied.depth].blocks, copied, self.trainer.optimizers[0])
+            copy_in_averages(self.trainer, copied)
         if self.trainer.is_last_batch:
             self.step_schedulers("epoch")
 

@@ -51,6 +51,7 @@ def trained(photos, tmp_path_factory):
                 f"--config={ROOT / 'configs' / 'methods' / f'{method}.yaml'}",
                 f"--data.init_args.root={photos / 'old'}",
                 "--data.init_args.image_size=16",
+                "--data.init_args.augment=[RandomHorizontalFlip, {class_path: RandomCrop, init_args: {size: 16}}]",
                 "--data.init_args.train_per_task=[21, 14]",  # of the old tasks alone
                 f"{BODY}.hidden=16",
                 f"{BODY}.features.init_args.filters=8",

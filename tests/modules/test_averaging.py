@@ -5,12 +5,18 @@ from functools import partial
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import (
+    Callback,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from torch import nn
 
 from routing_lightning.callbacks import SaveOnStop
 from routing_lightning.networks import SimpleConvNet
-from routing_lightning.routers import QLearning, RewardRouter, TabularPolicy
+from routing_lightning.routers import BranchingRouter, PairedDifference, QLearning, RewardRouter, TabularPolicy
 from tests.conftest import toy_model
 from tests.modules.test_resume import MODELS, check
 from tests.modules.test_resume import fit as resumable
@@ -43,6 +49,25 @@ class Watch(Callback):
             own = pl_module.get_buffer(name)
             counts = not buffer.is_floating_point() or "collaboration" in name
             assert torch.equal(buffer, own) or not counts, name
+
+
+@pytest.mark.parametrize("name", [*AVERAGES, "SWA of the last epoch"])
+def test_blocks_that_are_copied_are_copied_in_the_average(name):
+    """Of weights that nothing but copies moves, the average are the weights."""
+    averages = AVERAGES | {"SWA of the last epoch": partial(StochasticWeightAveraging, 1e-12, swa_epoch_start=1)}
+    router = BranchingRouter(PairedDifference(lr=50.0), stage=5, settle=0.0, shortest=1.0)
+    model = toy_model(router=router, num_blocks=4, optimizer=partial(torch.optim.SGD, lr=0.0))
+    first = {name: value.clone() for name, value in model.network.named_parameters()}
+    last: dict[str, torch.Tensor] = {}
+
+    class Last(Callback):
+        def on_train_batch_end(self, trainer, pl_module, *_):
+            last.update((name, value.detach().clone()) for name, value in pl_module.network.named_parameters())
+
+    fit(model, callbacks=[Last(), averages[name]()], max_epochs=3)
+    assert any(not torch.equal(value, first[name]) for name, value in last.items())  # blocks were copied
+    for parameter, value in model.network.named_parameters():
+        assert torch.allclose(value, last[parameter], atol=1e-6), parameter
 
 
 @pytest.mark.parametrize("router", ROUTERS)

@@ -230,7 +230,8 @@ def test_a_checkpoint_of_other_depths_or_blocks_is_refused_with_both_numbers(
 
 def test_a_checkpoint_of_other_tasks_or_classes_is_refused_with_both_numbers(trained, tmp_path, capsys):
     config = tmp_path / "digits.yaml"
-    config.write_text(yaml.safe_dump({"data": {"class_path": "DigitsMTLDataModule"}}))
+    others = {"train_per_task": None, "augment": None}  # what the old data had
+    config.write_text(yaml.safe_dump({"data": {"class_path": "DigitsMTLDataModule", "init_args": others}}))
     words = ["--config", str(config), f"--trainer.default_root_dir={tmp_path}", *SHORT]
     for command in ("fit", "test"):
         error = refused(capsys, command, f"--ckpt_path={trained()}", *words)

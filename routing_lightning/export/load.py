@@ -120,6 +120,9 @@ def names_of(trained: Trained) -> tuple[list[str], list[list[str]]]:
 def has_data(trained: Trained) -> bool:
     """Whether the data of the run are there; sets them up."""
     try:
+        state = trained.checkpoint.get(type(trained.data).__qualname__)  # as Lightning names it
+        if state:
+            trained.data.restore(state)  # its split and normalisation, and not new ones
         trained.data.setup("test")
     except (UsageError, OSError):
         return False

@@ -8,6 +8,7 @@ import yaml
 
 from routing_lightning.cli import main
 from routing_lightning.export import load, load_trained
+from routing_lightning.export.load import has_data
 from tests.photos import write_photos
 from tests.test_cli import refused
 from tests.test_methods import ROOT
@@ -236,3 +237,10 @@ def test_a_checkpoint_of_other_tasks_or_classes_is_refused_with_both_numbers(tra
     for command in ("fit", "test"):
         error = refused(capsys, command, f"--ckpt_path={trained()}", *words)
         assert "for 2 tasks, but this one, made for the data, is for 10 (num_tasks)" in error
+
+
+def test_the_data_of_a_run_are_normalised_as_they_were_and_measured_no_more(trained, monkeypatch):
+    run = load_trained(trained())
+    monkeypatch.setattr("routing_lightning.datamodules.folder.measured_moments", None)
+    assert has_data(run)
+    assert list(run.data.mean) == run.checkpoint["FolderMTLDataModule"]["mean"]

@@ -233,7 +233,7 @@ def check_routed(before: RoutedClassifier, after: RoutedClassifier, actions: tor
     for layer, first in zip(network.layers, before.network.layers, strict=True):
         depths = [depth for depth, called in enumerate(network.calls) if called is layer]
         used = set(actions[:, depths].unique().tolist()) - {layer.blocks.num_blocks}  # the last action is PASS
-        if isinstance(router, BranchingRouter) and set(depths) & set(router.depths[: int(router.progress[0])]):
+        if isinstance(router, BranchingRouter) and set(depths) & set(router.depths[: int(router.opened)]):
             used = set(range(layer.blocks.num_blocks))  # those without samples are copies of the common one
         assert used and used_blocks_alone_moved(first.blocks, layer.blocks, used)
     changed = moved(before.router.state_dict(), router)

@@ -246,20 +246,20 @@ SWITCHES = [
     callbacks("Timer", duration="00:00:00:05"),
     callbacks("ModelSummary", max_depth=3),
     callbacks("RichModelSummary"),
-    callbacks("DeviceStatsMonitor", cpu_stats=True, refused=ALL),
+    callbacks("DeviceStatsMonitor", cpu_stats=True),
     callbacks("ThroughputMonitor", refused=ALL),
     callbacks("RichProgressBar"),
     callbacks("TQDMProgressBar"),
-    callbacks("NarrowProgressBar", refused=ALL),
-    callbacks("SpikeDetection", refused=ALL),
+    callbacks("NarrowProgressBar"),
+    callbacks("SpikeDetection"),
     callbacks("LambdaCallback"),
-    Switch("trainer.callbacks+=RouteRecorder", ["--trainer.callbacks+=RouteRecorder"], ROUTED),
-    Switch("trainer.callbacks+=TaskAccuracy", ["--trainer.callbacks+=TaskAccuracy"]),
+    Switch("trainer.callbacks+=RouteRecorder", ["--trainer.callbacks+=RouteRecorder"], ALL),
+    Switch("trainer.callbacks+=TaskAccuracy", ["--trainer.callbacks+=TaskAccuracy"], ALL),
     # words
-    *(Switch(f"--seed_everything={value}", [f"--seed_everything={value}"], refused)
+    *(Switch(f"--seed_everything={value}", [f"--seed_everything={value}"], refused, warns=value == "true")
       for value, refused in (("true", frozenset()), ("false", frozenset()), ("7", frozenset()), ("-1", ALL))),
     *(Switch(f"--ckpt_path={word} without a run", [f"--ckpt_path={word}"], ALL) for word in ("last", "best")),
-    Switch("--ckpt_path=hpc", ["--ckpt_path=hpc"]),
+    Switch("--ckpt_path=hpc", ["--ckpt_path=hpc"], ALL),
     *(Switch(f"default_root_dir={root}", [f"--trainer.default_root_dir={root}"], ALL)
       for root in ("memory://runs", "s3://bucket/runs")),
     Switch("default_root_dir=file://…", ["--trainer.default_root_dir=file://{root}/here"]),

@@ -16,6 +16,7 @@ from routing_lightning.routers.host import HostModule
 from routing_lightning.routers.learner import Learner
 from routing_lightning.routers.paired import PairedDifference
 from routing_lightning.routers.policies import TabularPolicy
+from routing_lightning.routers.q_learning import ApproximateQLearning, QLearning
 
 Undecided = Literal["favourite", "common", "majority"]
 UNDECIDED: tuple[Undecided, ...] = ("favourite", "common", "majority")
@@ -43,7 +44,7 @@ class BranchingRouter(HostModule, Router):
 
     Args:
         learner: what moves a policy, a table of each task's candidates, by the gains; :class:`PairedDifference` by
-            default; :class:`WPL` and others see the gain as the return.
+            default; :class:`WPL` and others see the gain as the return. Not Q-learning.
         candidates: C, how many blocks a task chooses from at a depth, at least 2: the common one, its own, and those
             that the next tasks would own.
         order: which depth is opened first: ``"last_first"``, ``"first_last"``, or a list of depths, from 1, each at
@@ -72,7 +73,7 @@ class BranchingRouter(HostModule, Router):
         routes_so_far: (T, D) int64 on the host, the candidate that each task has at each depth.
 
     Raises:
-        UsageError: if a value is out of its range.
+        UsageError: if a value is out of its range, or the learner is Q-learning.
     """
 
     uses_state = False
@@ -118,6 +119,11 @@ class BranchingRouter(HostModule, Router):
                 raise UsageError(f"{name} of BranchingRouter is {value}; give {allowed}.")
         if isinstance(order, str) and order not in ("last_first", "first_last"):
             raise UsageError(f"order of BranchingRouter is {order!r}; give 'last_first', 'first_last' or depths.")
+        if isinstance(learner, (QLearning, ApproximateQLearning)):
+            raise UsageError(
+                f"learner of BranchingRouter is {type(learner).__name__}, which learns what whole routes are worth; "
+                "give PairedDifference, or one that learns from a return, such as WPL or REINFORCE."
+            )
         self.decider = Decider(TabularPolicy(), PairedDifference() if learner is None else learner)
         self.candidates = candidates
         self.order = order

@@ -15,9 +15,11 @@ from routing_lightning.nn import LinearBlocks, ModuleBlocks
 from routing_lightning.routers import (
     REINFORCE,
     WPL,
+    ApproximateQLearning,
     BlockCopy,
     BranchingRouter,
     PairedDifference,
+    QLearning,
     RewardRouter,
     RoutingSpec,
     TabularPolicy,
@@ -333,6 +335,12 @@ def test_other_learners_see_the_gain_as_the_return(learner):
 def test_wrong_options_are_named(option, value):
     with pytest.raises(UsageError, match=f"^{option} of BranchingRouter is .*give"):
         built(**{option: value})
+
+
+@pytest.mark.parametrize("learner", [QLearning, ApproximateQLearning])
+def test_learners_of_values_are_refused(learner):
+    with pytest.raises(UsageError, match=f"learner of BranchingRouter is {learner.__name__}, .* give PairedDifference"):
+        built(learner=learner())
 
 
 # -- a problem with a known answer -------------------------------------------------------------------------------------

@@ -459,8 +459,8 @@ def refused_option(text: str) -> str:
         return f"there is no accelerator {given}{hint(given, names) or '.'} Give one of {', '.join(names)}."
     nearest = hint(given, StrategyRegistry.available_strategies()) or "."
     return (
-        f"there is no strategy {given}{nearest} Give auto, ddp, ddp_spawn or ddp_fork, or the path of a class that "
-        "works on this machine, such as lightning.pytorch.strategies.DDPStrategy."
+        f"there is no strategy {given}{nearest} Give auto, ddp, ddp_spawn or ddp_fork, or a class that works on "
+        "this machine, such as '{class_path: lightning.pytorch.strategies.DDPStrategy}'."
     )
 
 

@@ -205,7 +205,7 @@ SWITCHES = [
     trainer(devices=2, strategy="ddp", apart=True),
     trainer(devices=2, strategy="ddp_spawn", apart=True, warns=True),
     trainer(devices=2, strategy="ddp_find_unused_parameters_true", apart=True),
-    trainer(devices=2, strategy=DDP, apart=True),
+    trainer(devices=2, strategy=DDP, refused=ALL),  # a name; a class is given by class_path
     Switch("DDPStrategy(static_graph=true)", ["--trainer.devices=2", f"--trainer.strategy={DDP}",
                                               "--trainer.strategy.static_graph=true"], ALL, apart=True),
     *(trainer(devices=2, strategy=name, refused=ALL, apart=True) for name in ("fsdp", "deepspeed")),

@@ -31,12 +31,12 @@ def local_path(path: str | os.PathLike[str]) -> str:
     return "/" + text[scheme.end() :].lstrip("/")
 
 
-def run_of_checkpoint(path: Path) -> Path:
-    """The folder of the run that a checkpoint lies in: what holds ``checkpoints``, else the checkpoint's own folder.
+def run_folder(folder: Path) -> Path:
+    """The folder of the run that a folder with checkpoints belongs to: what holds ``checkpoints``, else itself.
 
     A file name with a slash, such as ``{epoch}-{val/acc:.2f}``, puts it into a folder of its own below.
     """
-    return next((folder.parent for folder in path.parents if folder.name == "checkpoints"), path.parent)
+    return next((place.parent for place in (folder, *folder.parents) if place.name == "checkpoints"), folder)
 
 
 def argument(text: str) -> Path:

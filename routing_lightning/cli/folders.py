@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from routing_lightning.errors import UsageError
-from routing_lightning.paths import run_of_checkpoint
+from routing_lightning.paths import run_folder
 
 RUNS = "lightning_logs"
 """Folder below ``trainer.default_root_dir`` in which runs lie."""
@@ -102,9 +102,9 @@ def run_of(checkpoint: Any) -> str | None:
     """Name of the run that wrote a checkpoint, by where it lies; None if it does not lie in the folder of a run."""
     if checkpoint is None:
         return None
-    path = Path(str(checkpoint)).resolve()
-    run = run_of_checkpoint(path)
-    return run.name if run != path.parent and run.parent.name == RUNS else None
+    folder = Path(str(checkpoint)).resolve().parent
+    run = run_folder(folder)
+    return run.name if run != folder and run.parent.name == RUNS else None
 
 
 def _method(model: Any) -> str:

@@ -15,7 +15,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from routing_lightning.errors import UsageError
-from routing_lightning.paths import run_of_checkpoint
+from routing_lightning.paths import run_folder
 from routing_lightning.record import FILE_NAME, TEST_FILE, RouteRecord, TestedTask, load_test
 
 MARKS = ("config.yaml", "metrics.csv", "events.out.tfevents.*", FILE_NAME, TEST_FILE)
@@ -34,7 +34,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise UsageError(f"run {path} does not exist; give the folder of a run, such as one below lightning_logs.")
-        folder = run_of_checkpoint(path / "any") if path.is_dir() else run_of_checkpoint(path)
+        folder = run_folder(path if path.is_dir() else path.parent)
         # Also below a run: an evaluation without a logger leaves its config above all others.
         folders = sorted({mark.parent for mark in _marks(folder, "**/")}, key=_order)
         if not folders:
@@ -103,7 +103,7 @@ class Run:
         """The folder of the run whose checkpoint it began with."""
         if not self.config.get("ckpt_path"):
             return None
-        return run_of_checkpoint(Path(self.config["ckpt_path"]).resolve())
+        return run_folder(Path(self.config["ckpt_path"]).resolve().parent)
 
     @cached_property
     def record(self) -> RouteRecord | None:

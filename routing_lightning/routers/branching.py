@@ -37,8 +37,8 @@ class BranchingRouter(HostModule, Router):
     Copies of one block start out equal, so a task that parts loses nothing but what the others' samples taught; and
     since the rest of the network is settled, the comparison is about this depth alone.
 
-    Block K - 1 of a layer of K blocks is the common one, block t % K is task t's own: give each layer a block more than
-    there are tasks, or the last task has no choice. PASS is never taken.
+    Block K - 1 of a layer of K blocks is the common one, block t % (K - 1) is task t's own: with a block more than
+    there are tasks each has one for itself. PASS is never taken.
 
     Rewards: the model's ``final_reward``; ``negative_loss`` tells more than ``correct``.
 
@@ -63,6 +63,8 @@ class BranchingRouter(HostModule, Router):
         certainty: probability of its favourite from which on a task is certain, or all together, in (0.5, 1).
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
+        margin: what a block of one's own must gain over the common one to be as good as it, at least 0, in units of the
+            reward: sharing is preferred where it hardly matters.
 
     Attributes:
         opened: int64 on the host, number of depths opened so far, in all sweeps; one more when the search is over. Part
@@ -99,6 +101,7 @@ class BranchingRouter(HostModule, Router):
         certainty: float = 0.975,
         quorum: float = 0.9,
         most: float = 2.0,
+        margin: float = 0.0,
     ) -> None:
         super().__init__()
         checks: list[tuple[str, Any, bool, str]] = [
@@ -107,12 +110,14 @@ class BranchingRouter(HostModule, Router):
             ("begin", begin, 0 <= begin < 1, "a share in [0, 1)"),
             ("undecided", undecided, undecided in UNDECIDED, f"one of {', '.join(UNDECIDED)}"),
             ("search", search, 0 < search <= 1, "a share in (0, 1]"),
+            ("begin + search", begin + search, stage is not None or begin + search <= 1, "shares of at most 1 in all"),
             ("stage", stage, stage is None or stage >= 1, "a number of batches, at least 1, or null"),
             ("settle", settle, 0 <= settle < 1, "a share in [0, 1)"),
             ("shortest", shortest, 0 <= shortest <= 1, "a share in [0, 1]"),
             ("certainty", certainty, 0.5 < certainty < 1, "a probability in (0.5, 1)"),
             ("quorum", quorum, 0 < quorum <= 1, "a share in (0, 1]"),
             ("most", most, 0 < most < math.inf, "a finite number above 0"),
+            ("margin", margin, 0 <= margin < math.inf, "a finite number, at least 0"),
         ]
         for name, value, right, allowed in checks:
             if not right:
@@ -129,7 +134,7 @@ class BranchingRouter(HostModule, Router):
         self.order = order
         self.sweeps, self.begin, self.undecided = sweeps, begin, undecided
         self.search, self.stage, self.settle, self.shortest = search, stage, settle, shortest
-        self.certainty, self.quorum, self.most = certainty, quorum, most
+        self.certainty, self.quorum, self.most, self.margin = certainty, quorum, most, margin
         self._copies: list[BlockCopy] = []
 
     def build(self, spec: RoutingSpec) -> None:
@@ -140,11 +145,17 @@ class BranchingRouter(HostModule, Router):
         """
         super().build(spec)
         depth = len(spec.num_blocks)
+        few = min((blocks for blocks in spec.num_blocks if blocks > 1), default=self.candidates)
+        if few < self.candidates:
+            raise UsageError(
+                f"candidates of BranchingRouter is {self.candidates}, but a layer has {few} blocks; give at most {few} "
+                "or more num_blocks."
+            )
         self.depths = _depths(self.order, depth) * self.sweeps
         self.decider.build(spec.num_tasks, RoutingSpec(spec.num_tasks, [self.candidates] * depth))
         blocks = torch.tensor(spec.num_blocks).view(1, -1, 1)
         tasks = torch.arange(spec.num_tasks).view(-1, 1, 1)
-        others = (tasks + torch.arange(self.candidates - 1)) % blocks
+        others = (tasks + torch.arange(self.candidates - 1)) % (blocks - 1).clamp(min=1)  # of one block: that
         common = (blocks - 1).expand(spec.num_tasks, -1, 1)
         self.blocks = torch.cat([common, others], 2)  # (T, D, C), the block of each candidate
         for name, value in (("opened", 0), ("waited", 0), ("first", 0), ("longest", self.stage or 0)):
@@ -310,6 +321,9 @@ class BranchingRouter(HostModule, Router):
                     "from the network's otherwise(trace)."
                 )
             gain = (trace.final_reward - trace.alternative_reward).clamp(-self.most, self.most)
+            common = self.spec.num_blocks[depth] - 1
+            shared, parted = trace.actions[:, depth] == common, trace.alternatives[:, depth] == common
+            gain += self.margin * (shared.float() - parted.float())
             trace.returns = torch.zeros(trace.actions.shape, dtype=torch.float32)
             trace.returns[:, depth] = gain.where(trace.alternatives[:, depth] >= 0, 0.0)
             if int(self.waited) >= self.settle * int(self.longest):

@@ -174,7 +174,7 @@ def test_each_task_keeps_its_favourite():
     assert torch.equal(router.probabilities(), expected)
 
 
-@pytest.mark.parametrize(("blocks", "own"), [(4, [0, 1, 2]), (9, [0, 1, 2]), (3, [0, 1, 2]), (2, [0, 1, 0])])
+@pytest.mark.parametrize(("blocks", "own"), [(4, [0, 1, 2]), (9, [0, 1, 2]), (3, [0, 1, 0]), (2, [0, 0, 0])])
 def test_candidates(blocks, own):
     router = built(blocks=(blocks,) * 2)
     step(router)
@@ -196,6 +196,22 @@ def test_more_candidates_are_those_that_the_next_tasks_would_own():
         for task, action in zip(TASKS.tolist(), trace.actions[:, 1].tolist(), strict=True):
             seen[task].add(action)
     assert seen == {0: {7, 0, 1, 2}, 1: {7, 1, 2, 3}, 2: {7, 2, 3, 4}}
+
+
+@pytest.mark.parametrize("blocks", [3, 4, 5])
+def test_candidates_differ_in_any_number_of_blocks(blocks):
+    for candidates in range(2, blocks + 1):
+        found = built(blocks=(blocks,), candidates=candidates, num_tasks=7).blocks
+        assert all(len(set(row)) == candidates for row in found[:, 0].tolist())
+    with pytest.raises(UsageError, match=f"candidates of BranchingRouter is {blocks + 1}, .*give at most {blocks}"):
+        built(blocks=(9, blocks, 1), candidates=blocks + 1)
+
+
+def test_a_margin_is_what_a_block_of_ones_own_must_gain():
+    for gain, parts in ((0.3, True), (0.1, False), (-0.3, False)):
+        router = built(margin=0.2, learner=PairedDifference(normalised=False))
+        search(router, gain)
+        assert router.routes().tolist() == [[task if parts else 3] * 3 for task in range(3)]
 
 
 def test_the_common_block_is_copied_once_to_the_candidates_of_a_layer():
@@ -323,6 +339,8 @@ def test_other_learners_see_the_gain_as_the_return(learner):
         ("settle", 1.0),
         ("sweeps", 0),
         ("begin", 1.0),
+        ("margin", -0.1),
+        ("margin", math.inf),
         ("undecided", "own"),
         ("most", 0.0),
         ("most", math.inf),
@@ -335,6 +353,11 @@ def test_other_learners_see_the_gain_as_the_return(learner):
 def test_wrong_options_are_named(option, value):
     with pytest.raises(UsageError, match=f"^{option} of BranchingRouter is .*give"):
         built(**{option: value})
+
+
+def test_a_beginning_and_a_search_longer_than_the_training_are_refused():
+    with pytest.raises(UsageError, match=r"begin \+ search of BranchingRouter is 1.1; give"):
+        built(begin=0.6, search=0.5, stage=None)
 
 
 @pytest.mark.parametrize("learner", [QLearning, ApproximateQLearning])

@@ -138,8 +138,9 @@ def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
     "router",
     [
         "Top1Router",
-        "{class_path: BranchingRouter, init_args: {stage: 4, settle: 0.25}}",
-        "{class_path: BranchingRouter, init_args: {stage: 2, settle: 0.0, sweeps: 3}}",  # batches of who has parted
+        "{class_path: BranchingRouter, init_args: {begin: 0, stage: 4, settle: 0.25}}",
+        # batches of those who have parted
+        "{class_path: BranchingRouter, init_args: {begin: 0, stage: 2, settle: 0.0, sweeps: 3}}",
     ],
     ids=["loss", "search", "sweeps"],
 )

@@ -51,9 +51,11 @@ class BranchingRouter(HostModule, Router):
             most once; at those left out all tasks share.
         sweeps: how often to go through the depths, at least 1. In later sweeps those who have parted stay apart; the
             others get the chance again.
-        begin: share of the training before the search, in [0, 1), in which all tasks share everything.
+        begin: share of the training before the search, in [0, 1), in which all tasks share everything: a network that
+            knows nothing yet has nothing to compare.
         search: share of the training in which to search at most, in (0, 1]; divided evenly among the depths.
-        stage: in its place, the most batches that a depth is open, at least 1.
+        stage: in its place, the most batches that a depth is open, at least 1; with ``begin: 0`` for training without
+            an end.
         settle: share of those in which the blocks of a depth that was just opened learn without being compared, in
             [0, 1): copies differ by noise alone at first. Candidates are drawn alike then.
         shortest: share of the others after which a depth may close, in [0, 1].
@@ -63,8 +65,6 @@ class BranchingRouter(HostModule, Router):
         certainty: probability of its favourite from which on a task is certain, or all together, in (0.5, 1).
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
-        margin: what a block of one's own must gain over the common one to be as good as it, at least 0, in units of the
-            reward: sharing is preferred where it hardly matters.
 
     Attributes:
         opened: int64 on the host, number of depths opened so far, in all sweeps; one more when the search is over. Part
@@ -92,16 +92,15 @@ class BranchingRouter(HostModule, Router):
         candidates: int = 2,
         order: Literal["last_first", "first_last"] | list[int] = "last_first",
         sweeps: int = 1,
-        begin: float = 0.0,
+        begin: float = 0.05,
         search: float = 0.2,
         stage: int | None = None,
         settle: float = 0.3,
         shortest: float = 0.15,
         undecided: Undecided = "majority",
-        certainty: float = 0.975,
+        certainty: float = 0.999,
         quorum: float = 0.9,
         most: float = 2.0,
-        margin: float = 0.0,
     ) -> None:
         super().__init__()
         checks: list[tuple[str, Any, bool, str]] = [
@@ -117,7 +116,6 @@ class BranchingRouter(HostModule, Router):
             ("certainty", certainty, 0.5 < certainty < 1, "a probability in (0.5, 1)"),
             ("quorum", quorum, 0 < quorum <= 1, "a share in (0, 1]"),
             ("most", most, 0 < most < math.inf, "a finite number above 0"),
-            ("margin", margin, 0 <= margin < math.inf, "a finite number, at least 0"),
         ]
         for name, value, right, allowed in checks:
             if not right:
@@ -134,7 +132,7 @@ class BranchingRouter(HostModule, Router):
         self.order = order
         self.sweeps, self.begin, self.undecided = sweeps, begin, undecided
         self.search, self.stage, self.settle, self.shortest = search, stage, settle, shortest
-        self.certainty, self.quorum, self.most, self.margin = certainty, quorum, most, margin
+        self.certainty, self.quorum, self.most = certainty, quorum, most
         self._copies: list[BlockCopy] = []
 
     def build(self, spec: RoutingSpec) -> None:
@@ -171,8 +169,8 @@ class BranchingRouter(HostModule, Router):
         if not math.isfinite(batches):
             raise UsageError(
                 f"search of BranchingRouter is {self.search} and begin {self.begin}, shares of the training, but "
-                "nobody knows how long that is; set trainer.max_epochs or max_steps; or stage of the router, without "
-                "begin."
+                "nobody knows how long that is; set trainer.max_epochs or max_steps; or stage of the router, and "
+                "begin 0."
             )
         self.first.fill_(round(self.begin * batches))
         if not self.longest:
@@ -321,9 +319,6 @@ class BranchingRouter(HostModule, Router):
                     "from the network's otherwise(trace)."
                 )
             gain = (trace.final_reward - trace.alternative_reward).clamp(-self.most, self.most)
-            common = self.spec.num_blocks[depth] - 1
-            shared, parted = trace.actions[:, depth] == common, trace.alternatives[:, depth] == common
-            gain += self.margin * (shared.float() - parted.float())
             trace.returns = torch.zeros(trace.actions.shape, dtype=torch.float32)
             trace.returns[:, depth] = gain.where(trace.alternatives[:, depth] >= 0, 0.0)
             if int(self.waited) >= self.settle * int(self.longest):

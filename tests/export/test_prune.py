@@ -35,7 +35,7 @@ ROUTERS = {
     "single": lambda: RewardRouter(TabularPolicy(), WPL(), agents="single"),
     "dispatched": lambda: RewardRouter(TabularPolicy(), WPL(), agents="dispatched"),
     "fixed": lambda: FixedRoutes(seed=3),
-    "branching": lambda: BranchingRouter(stage=1),
+    "branching": lambda: BranchingRouter(begin=0, stage=1),
     "given": lambda: FixedRoutes([[5, 1, 2], [5, 1, 0], [0, 6, 2]]),
 }
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_pruned_is_refused_and_left_as_it_is():
     with pytest.raises(UsageError, match="a task has no one route"):
         prune_network(model.network)
     assert [layer.blocks.num_blocks for layer in model.network.layers] == [3, 3, 3]
-    model = toy_model(router=BranchingRouter(stage=1))
+    model = toy_model(router=BranchingRouter(begin=0, stage=1))
     with pytest.raises(UsageError, match="search of BranchingRouter is not over"):
         prune_network(model.network)
     assert [layer.blocks.num_blocks for layer in model.network.layers] == [3, 3, 3]
@@ -121,7 +121,7 @@ BODY = "--model.init_args.network.init_args"
         [f"{BODY}.num_blocks=4", "--model.init_args.optimizer.init_args.momentum=0.9"],
         [f"{BODY}.recurrent_steps=2", "--model.init_args.optimizer=Adam"],
         [
-            "--model.init_args.router={class_path: BranchingRouter, init_args: {stage: 1}}",
+            "--model.init_args.router={class_path: BranchingRouter, init_args: {begin: 0, stage: 1}}",
             "--model.init_args.optimizer.init_args.momentum=0.9",
         ],
     ],

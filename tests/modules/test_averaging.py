@@ -55,7 +55,7 @@ class Watch(Callback):
 def test_blocks_that_are_copied_are_copied_in_the_average(name):
     """Of weights that nothing but copies moves, the average are the weights."""
     averages = AVERAGES | {"SWA of the last epoch": partial(StochasticWeightAveraging, 1e-12, swa_epoch_start=1)}
-    router = BranchingRouter(PairedDifference(lr=50.0), stage=5, settle=0.0, shortest=1.0)
+    router = BranchingRouter(PairedDifference(lr=50.0), begin=0, stage=5, settle=0.0, shortest=1.0)
     model = toy_model(router=router, num_blocks=4, optimizer=partial(torch.optim.SGD, lr=0.0))
     first = {name: value.clone() for name, value in model.network.named_parameters()}
     last: dict[str, torch.Tensor] = {}

@@ -106,7 +106,9 @@ def baseline(**options) -> LightningModule:
 
 def branching(**options) -> LightningModule:
     """In search at each place: five batches of an epoch, 15 in all, three depths of four."""
-    return routed(router=BranchingRouter(PairedDifference(lr=5.0), stage=4), final_reward="negative_loss", **options)
+    return routed(
+        router=BranchingRouter(PairedDifference(lr=5.0), begin=0, stage=4), final_reward="negative_loss", **options
+    )
 
 
 MODELS = {"routed": routed, "branching": branching, "by_network": by_network, "baseline": baseline}

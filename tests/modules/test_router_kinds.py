@@ -38,7 +38,7 @@ KINDS = {
     "fixed": lambda: FixedRoutes(seed=1),
     "own": lambda: FixedRoutes("own"),
     "shared": lambda: FixedRoutes("shared"),
-    "branching": lambda: BranchingRouter(stage=2, learner=PairedDifference(lr=5.0)),
+    "branching": lambda: BranchingRouter(begin=0, stage=2, learner=PairedDifference(lr=5.0)),
     "given": lambda: FixedRoutes([[0, 1, 2], [3, 3, 3], [0, 1, 3]]),
 }
 LEARNS_BY_THE_LOSS = ("gumbel", "top1", "top1 of unit gate")

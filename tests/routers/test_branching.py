@@ -30,7 +30,9 @@ TASKS = torch.arange(24) % 3
 
 
 def built(blocks=(4, 4, 4), layers=(), num_tasks=3, **options) -> BranchingRouter:
-    router = BranchingRouter(**{"stage": 5, "settle": 0.0, "shortest": 0.15, **options})
+    router = BranchingRouter(
+        **{"begin": 0.0, "stage": 5, "settle": 0.0, "shortest": 0.15, "certainty": 0.975, **options}
+    )
     router.build(RoutingSpec(num_tasks, list(blocks), layers=list(layers)))
     return router
 
@@ -207,13 +209,6 @@ def test_candidates_differ_in_any_number_of_blocks(blocks):
         built(blocks=(9, blocks, 1), candidates=blocks + 1)
 
 
-def test_a_margin_is_what_a_block_of_ones_own_must_gain():
-    for gain, parts in ((0.3, True), (0.1, False), (-0.3, False)):
-        router = built(margin=0.2, learner=PairedDifference(normalised=False))
-        search(router, gain)
-        assert router.routes().tolist() == [[task if parts else 3] * 3 for task in range(3)]
-
-
 def test_the_common_block_is_copied_once_to_the_candidates_of_a_layer():
     router = built(blocks=(6, 4, 4, 5), layers=[0, 1, 1, 2], num_tasks=4, stage=1)
     copied = []
@@ -339,8 +334,6 @@ def test_other_learners_see_the_gain_as_the_return(learner):
         ("settle", 1.0),
         ("sweeps", 0),
         ("begin", 1.0),
-        ("margin", -0.1),
-        ("margin", math.inf),
         ("undecided", "own"),
         ("most", 0.0),
         ("most", math.inf),
@@ -426,7 +419,7 @@ def test_pass_is_never_taken_and_a_recurrent_layer_parts_once():
     torch.manual_seed(0)
     middle = RoutedLayer(LinearBlocks(4, 5, 5), allow_pass=True)
     body = nn.Sequential(RoutedLayer(LinearBlocks(4, 6, 5)), Recurrent(middle, 2), RoutedLayer(LinearBlocks(4, 5, 2)))
-    router = BranchingRouter(stage=3)
+    router = BranchingRouter(stage=3, begin=0)
     network = RoutingNetwork(body, router, 3, torch.zeros(1, 6))
     x, copied = torch.randn(24, 6), []
     for _ in range(14):

@@ -19,7 +19,8 @@ def branching(device: str, depth: int | None) -> RoutedStep:
     step = RoutedStep(TASKS, TASKS + 1, device, body, router)
     parted = 0 if depth is None else depth + 1
     router.routes_so_far[::2, parted:] = 1
-    router.opened.fill_(DEPTHS + 1 if depth is None else DEPTHS - depth)
+    router.opened.fill_(DEPTHS - (depth or 0))
+    router.closed.fill_(DEPTHS if depth is None else DEPTHS - depth - 1)
     router.waited.fill_(LONG // 2)  # the copies have settled
     return step
 

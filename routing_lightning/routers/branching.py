@@ -20,6 +20,8 @@ from routing_lightning.routers.q_learning import ApproximateQLearning, QLearning
 
 Undecided = Literal["favourite", "common", "majority"]
 UNDECIDED: tuple[Undecided, ...] = ("favourite", "common", "majority")
+LIKELY = 0.95
+"""How sure all tasks together must be to part where each alone is not certain."""
 
 
 class BranchingRouter(HostModule, Router):
@@ -56,20 +58,27 @@ class BranchingRouter(HostModule, Router):
         search: share of the training in which to search at most, in (0, 1]; divided evenly among the depths.
         stage: in its place, the most batches that a depth is open, at least 1; with ``begin: 0`` for training without
             an end.
+        pace: the i-th of n depths, from 0, is opened no earlier than after a share ``(i / n) ** pace`` of the search,
+            even if those before it closed early; at least 1, infinite for as soon as it can be. With the last layer
+            first, the last ones part early, which they must, and the first ones are asked when there is something that
+            they would give up: a young network parts too easily.
         settle: share of those in which the blocks of a depth that was just opened learn without being compared, in
             [0, 1): copies differ by noise alone at first. Candidates are drawn alike then.
         shortest: share of the others after which a depth may close, in [0, 1].
         undecided: what a task that is not certain keeps when its depth closes: the choice of the ``"majority"``, for
-            which the policies of all that still share count as experts of equal weight, and then the depth closes, too,
-            when they are certain together; its own ``"favourite"``; or the ``"common"`` block.
+            which the policies of all that still share count as experts of equal weight, or the common block if they are
+            not sure together (0.95), and then the depth closes, too, when they are certain together; its own
+            ``"favourite"``; or the ``"common"`` block.
         certainty: probability of its favourite from which on a task is certain, or all together, in (0.5, 1).
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
 
     Attributes:
-        opened: int64 on the host, number of depths opened so far, in all sweeps; one more when the search is over. Part
-            of the checkpoint, as the table of the policy and all of the following are.
-        waited: int64 on the host, batches since the last depth was opened, or since the start.
+        opened: int64 on the host, number of depths opened so far, in all sweeps. Part of the checkpoint, as the table
+            of the policy and all of the following are.
+        closed: int64 on the host, number of depths closed so far; one less than those opened while one is open.
+        batches: int64 on the host, batches since the start, until the search is over.
+        waited: int64 on the host, batches since the last depth was opened.
         first: int64 on the host, batches before the first depth is opened.
         longest: int64 on the host, the most batches that a depth is open; 0 until that is known.
         routes_so_far: (T, D) int64 on the host, the candidate that each task has at each depth.
@@ -80,6 +89,8 @@ class BranchingRouter(HostModule, Router):
 
     uses_state = False
     opened: Tensor
+    closed: Tensor
+    batches: Tensor
     waited: Tensor
     first: Tensor
     longest: Tensor
@@ -95,6 +106,7 @@ class BranchingRouter(HostModule, Router):
         begin: float = 0.05,
         search: float = 0.2,
         stage: int | None = None,
+        pace: float = 2.0,
         settle: float = 0.3,
         shortest: float = 0.15,
         undecided: Undecided = "majority",
@@ -111,6 +123,7 @@ class BranchingRouter(HostModule, Router):
             ("search", search, 0 < search <= 1, "a share in (0, 1]"),
             ("begin + search", begin + search, stage is not None or begin + search <= 1, "shares of at most 1 in all"),
             ("stage", stage, stage is None or stage >= 1, "a number of batches, at least 1, or null"),
+            ("pace", pace, pace >= 1, "at least 1"),
             ("settle", settle, 0 <= settle < 1, "a share in [0, 1)"),
             ("shortest", shortest, 0 <= shortest <= 1, "a share in [0, 1]"),
             ("certainty", certainty, 0.5 < certainty < 1, "a probability in (0.5, 1)"),
@@ -131,7 +144,8 @@ class BranchingRouter(HostModule, Router):
         self.candidates = candidates
         self.order = order
         self.sweeps, self.begin, self.undecided = sweeps, begin, undecided
-        self.search, self.stage, self.settle, self.shortest = search, stage, settle, shortest
+        self.search, self.stage, self.pace = search, stage, pace
+        self.settle, self.shortest = settle, shortest
         self.certainty, self.quorum, self.most = certainty, quorum, most
         self._copies: list[BlockCopy] = []
 
@@ -156,8 +170,9 @@ class BranchingRouter(HostModule, Router):
         others = (tasks + torch.arange(self.candidates - 1)) % (blocks - 1).clamp(min=1)  # of one block: that
         common = (blocks - 1).expand(spec.num_tasks, -1, 1)
         self.blocks = torch.cat([common, others], 2)  # (T, D, C), the block of each candidate
-        for name, value in (("opened", 0), ("waited", 0), ("first", 0), ("longest", self.stage or 0)):
-            self.register_buffer(name, torch.tensor(value))
+        for name in ("opened", "closed", "batches", "waited", "first", "longest"):
+            self.register_buffer(name, torch.tensor(0))
+        self.longest.fill_(self.stage or 0)
         self.register_buffer("routes_so_far", torch.zeros(spec.num_tasks, depth, dtype=torch.long))
 
     # -- stages --------------------------------------------------------------------------------------------------------
@@ -178,42 +193,47 @@ class BranchingRouter(HostModule, Router):
 
     @property
     def open_depth(self) -> int | None:
-        """The depth at which tasks may part now, from 0; None before and after the search."""
-        opened = int(self.opened)
-        return self.depths[opened - 1] if 0 < opened <= len(self.depths) else None
+        """The depth at which tasks may part now, from 0; None if there is none."""
+        return self.depths[int(self.closed)] if self.opened > self.closed else None
 
     @property
     def is_over(self) -> bool:
         """Whether the search is over, so that the routes stay."""
-        return int(self.opened) > len(self.depths)
+        return int(self.closed) == len(self.depths)
 
     def _advance(self) -> None:
-        """Closes the open depth if it is time, and opens the next one."""
-        opened, waited, longest = int(self.opened), int(self.waited), int(self.longest)
+        """Closes the open depth and opens the next one, each if it is time."""
         depth = self.open_depth
-        if not opened and waited < self.first:
-            return
-        if depth is not None:
-            certain = self._open_policies(depth).amax(-1) > self.certainty
-            settled = self.settle * longest
-            sure = certain.float().mean() >= self.quorum
-            if self.undecided == "majority":
-                sure = sure or self._together(depth).max() > self.certainty
-            enough = waited >= settled + self.shortest * (longest - settled) and sure
-            if not enough and waited < longest:
-                return
-            self._close(depth, certain)
-        self.opened += 1
-        self.waited.zero_()
-        if opened < len(self.depths):
-            self._open(self.depths[opened], self.depths[:opened])
+        if depth is not None and self._is_time_to_close(depth):
+            self._close(depth)
+            self.closed += 1
+        opened, count = int(self.opened), len(self.depths)
+        if self.opened == self.closed and opened < count:
+            earliest = int(self.first) + int(self.longest) * count * (opened / count) ** self.pace
+            if self.batches >= earliest:
+                self._open(self.depths[opened], self.depths[:opened])
+                self.opened += 1
+                self.waited.zero_()
 
-    def _close(self, depth: int, certain: Tensor) -> None:
-        favourite = self._favourites()[:, depth]
-        if self.undecided == "common":
-            favourite = favourite.where(certain, torch.zeros_like(favourite))
+    def _is_time_to_close(self, depth: int) -> bool:
+        waited, longest = int(self.waited), int(self.longest)
+        settled = self.settle * longest
+        sure = self._certain(depth).float().mean() >= self.quorum
         if self.undecided == "majority":
-            favourite = favourite.where(certain, self._together(depth).argmax())
+            sure = sure or self._together(depth).max() > self.certainty
+        return waited >= longest or (bool(sure) and waited >= settled + self.shortest * (longest - settled))
+
+    def _certain(self, depth: int) -> Tensor:
+        """Which tasks are certain of their favourite at the open depth: (T,) bool."""
+        return self._open_policies(depth).amax(-1) > self.certainty
+
+    def _close(self, depth: int) -> None:
+        favourite = self._favourites()[:, depth]
+        if self.undecided != "favourite":
+            instead = torch.tensor(0)
+            if self.undecided == "majority" and self._together(depth).max() > LIKELY:
+                instead = self._together(depth).argmax()
+            favourite = favourite.where(self._certain(depth), instead)
         self.routes_so_far[:, depth] = favourite
 
     def _together(self, depth: int) -> Tensor:
@@ -324,6 +344,7 @@ class BranchingRouter(HostModule, Router):
             if int(self.waited) >= self.settle * int(self.longest):
                 self.decider.learner.learn(self.decider.policy, self._seen(trace, depth))
         if not self.is_over:
+            self.batches += 1
             self.waited += 1
             self._advance()
 

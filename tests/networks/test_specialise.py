@@ -32,7 +32,8 @@ TASKS = 4
 def random_table(router: Router) -> None:
     """Another route for each task."""
     if isinstance(router, BranchingRouter):
-        router.opened.fill_(1 + len(router.depths))
+        for counted in (router.opened, router.closed):
+            counted.fill_(len(router.depths))
         router.routes_so_far.random_(router.candidates)
     if isinstance(router, RewardRouter):
         for decider in router.deciders():

@@ -263,6 +263,23 @@ def test_a_beginning_in_which_all_share():
     assert search(router, 1.0).count(None) == 10
 
 
+def test_the_first_layers_are_asked_later_however_early_the_others_close():
+    router = built(blocks=(4,) * 4, stage=10, pace=2.0, shortest=0.0, learner=PairedDifference(lr=100.0))
+    seen = search(router, gain=1.0)
+    assert [seen.index(depth) for depth in (3, 2, 1, 0)] == [1, 3, 10, 23]  # 40 * (i / 4)**2 batches
+    assert seen.count(None) == len(seen) - 4 and router.routes().tolist() == [[task] * 4 for task in range(3)]
+    slow = built(blocks=(4,) * 4, stage=10, pace=2.0, shortest=1.0)
+    assert search(slow, gain=1.0)[1:] == [depth for depth in (3, 2, 1, 0) for _ in range(10)]
+
+
+@pytest.mark.parametrize(("logit", "parts"), [(1.8, True), (1.6, False), (0.0, False), (-1.8, False)])
+def test_all_share_where_they_are_not_sure_together(logit, parts):
+    router = built(learner=PairedDifference(normalised=False))
+    search(router, gain=logit / 40)  # of 8 samples of each task in each of 5 batches
+    # Together the three have the logit times the root of 3, and 0.95 is at 2.94.
+    assert router.routes().tolist() == [[task if parts else 3] * 3 for task in range(3)]
+
+
 def test_what_a_task_keeps_that_is_not_certain():
     for undecided, gain, third in (
         ("favourite", 0.001, 2),
@@ -335,6 +352,8 @@ def test_other_learners_see_the_gain_as_the_return(learner):
         ("settle", 1.0),
         ("sweeps", 0),
         ("begin", 1.0),
+        ("pace", 0.9),
+        ("pace", math.nan),
         ("undecided", "own"),
         ("most", 0.0),
         ("most", math.inf),

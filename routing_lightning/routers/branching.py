@@ -21,7 +21,7 @@ from routing_lightning.routers.q_learning import ApproximateQLearning, QLearning
 Undecided = Literal["favourite", "common", "majority"]
 UNDECIDED: tuple[Undecided, ...] = ("favourite", "common", "majority")
 LIKELY = 0.95
-"""How sure all tasks together must be to part where each alone is not certain."""
+"""How sure all tasks together must be of what those do that are not certain alone."""
 
 
 class BranchingRouter(HostModule, Router):
@@ -66,9 +66,9 @@ class BranchingRouter(HostModule, Router):
             [0, 1): copies differ by noise alone at first. Candidates are drawn alike then.
         shortest: share of the others after which a depth may close, in [0, 1].
         undecided: what a task that is not certain keeps when its depth closes: the choice of the ``"majority"``, for
-            which the policies of all that still share count as experts of equal weight, or the common block if they are
-            not sure together (0.95), and then the depth closes, too, when they are certain together; its own
-            ``"favourite"``; or the ``"common"`` block.
+            which the policies of all that still share count as experts of equal weight, and the depth closes, too, when
+            they are certain together; where all together are not sure (0.95) either, each goes on as at the depth that
+            was asked before, and parts at the first one; its own ``"favourite"``; or the ``"common"`` block.
         certainty: probability of its favourite from which on a task is certain, or all together, in (0.5, 1).
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
@@ -230,11 +230,23 @@ class BranchingRouter(HostModule, Router):
     def _close(self, depth: int) -> None:
         favourite = self._favourites()[:, depth]
         if self.undecided != "favourite":
-            instead = torch.tensor(0)
-            if self.undecided == "majority" and self._together(depth).max() > LIKELY:
-                instead = self._together(depth).argmax()
+            instead = torch.zeros_like(favourite)
+            if self.undecided == "majority":
+                instead = self._expected(depth)
             favourite = favourite.where(self._certain(depth), instead)
         self.routes_so_far[:, depth] = favourite
+
+    def _expected(self, depth: int) -> Tensor:
+        """Candidate for each task whose own gains do not tell: (T,)."""
+        together = self._together(depth)
+        if together.max() > LIKELY:
+            return together.argmax().expand(self.spec.num_tasks)
+        closed, once = int(self.closed), len(self.depths) // self.sweeps
+        if closed % once:
+            parts = self.routes_so_far[:, self.depths[closed - 1]] > 0
+        else:  # nothing was asked before in this sweep, and in a later one who still shares has been asked
+            parts = torch.full((self.spec.num_tasks,), closed == 0)
+        return parts * (1 + together[1:].argmax())
 
     def _together(self, depth: int) -> Tensor:
         """How sure the tasks that still share are of each candidate at the open depth, taken together: (C,)."""

@@ -272,12 +272,15 @@ def test_the_first_layers_are_asked_later_however_early_the_others_close():
     assert search(slow, gain=1.0)[1:] == [depth for depth in (3, 2, 1, 0) for _ in range(10)]
 
 
-@pytest.mark.parametrize(("logit", "parts"), [(1.8, True), (1.6, False), (0.0, False), (-1.8, False)])
-def test_all_share_where_they_are_not_sure_together(logit, parts):
+@pytest.mark.parametrize("sure", [-1.8, 1.8])
+@pytest.mark.parametrize("unsure", [-1.6, 0.0, 1.6])
+def test_where_all_are_not_sure_together_they_go_on_as_at_the_depth_before(sure, unsure):
     router = built(learner=PairedDifference(normalised=False))
-    search(router, gain=logit / 40)  # of 8 samples of each task in each of 5 batches
+    while not router.is_over:  # 8 samples of each task in each of 5 batches
+        step(router, (sure if router.open_depth == 1 else unsure) / 40)
     # Together the three have the logit times the root of 3, and 0.95 is at 2.94.
-    assert router.routes().tolist() == [[task if parts else 3] * 3 for task in range(3)]
+    own, common = [0, 1, 2], [3, 3, 3]
+    assert router.routes().T.tolist() == [own if sure > 0 else common] * 2 + [own]
 
 
 def test_what_a_task_keeps_that_is_not_certain():

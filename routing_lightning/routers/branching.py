@@ -34,7 +34,7 @@ class BranchingRouter(HostModule, Router):
     the difference of its two rewards, all else being equal, moves the policy, and the candidates that were not taken
     learn from that pass, so that no block misses a sample while there is a search. The depth is closed when the tasks
     are certain, together or most of them, or after a number of batches; each task keeps what it is certain of, and
-    where it is not, what the tasks together prefer. After the last depth the routes stay.
+    where it is not, what the tasks together are sure of. After the last depth the routes stay.
 
     Copies of one block start out equal, so a task that parts loses nothing but what the others' samples taught; and
     since the rest of the network is settled, the comparison is about this depth alone.

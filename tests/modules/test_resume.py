@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.cli import ReduceLROnPlateau
 from lightning.pytorch.loggers import Logger
 
@@ -260,6 +265,44 @@ def test_a_checkpoint_after_an_error_within_the_step_is_whole_and_can_be_resumed
     assert len(saved["param_groups"][0]["params"]) == len(list(routed(**options).trained_parameters()))
     trainer, _ = fit(routed(**options), ckpt_path=path)
     assert trainer.global_step == 10
+
+
+def accumulating():
+    return GradientAccumulationScheduler({0: 2, 1: 3})
+
+
+def averaging():
+    """From the second epoch on; a third one gives batch normalisation its statistics and makes no steps."""
+    return StochasticWeightAveraging(0.01, swa_epoch_start=2, annealing_epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "callback"), [("baseline", accumulating), ("baseline", averaging), ("routed", averaging)]
+)
+def test_callbacks_that_prepare_an_epoch_at_its_start_do_so_within_it(model, callback, tmp_path):
+    saves = SaveLate(tmp_path, ["on_train_batch_end"])
+    whole, _ = fit(MODELS[model](**SCHEDULES["epoch"]), callback(), saves)
+    assert len(saves.logged) == 10 + 5 * (callback is averaging)
+    for path in saves.logged:
+        resumed, _ = fit(MODELS[model](**SCHEDULES["epoch"]), callback(), ckpt_path=path)
+        assert whole.global_step == resumed.global_step, path
+        ours, theirs = (trainer.optimizers[0].state_dict()["state"] for trainer in (whole, resumed))
+        assert equal(ours, theirs), path  # its rate in the epoch without steps does not matter
+        assert equal(whole.lightning_module.state_dict(), resumed.lightning_module.state_dict()), path
+
+
+WITHIN = ["on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"]
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_a_checkpoint_saved_within_a_step_is_whole_and_the_doubt_is_told(model, tmp_path, recwarn):
+    saves = SaveEarly(tmp_path, WITHIN)
+    whole, _ = fit(MODELS[model](), saves, max_epochs=1)
+    alone, _ = fit(MODELS[model](), max_epochs=1)
+    assert equal(whole.lightning_module.state_dict(), alone.lightning_module.state_dict())
+    assert len(saves.logged) > 9 and any("saved within a training step" in str(said.message) for said in recwarn)
+    path = next(path for path in sorted(saves.logged) if "optimizer_step_step_3" in path)
+    assert fit(MODELS[model](), ckpt_path=path, max_epochs=1)[0].global_step == 5
 
 
 def test_counts_begin_anew_after_a_validation_or_a_training_that_was_broken_off():

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -25,7 +25,7 @@ from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
-from routing_lightning.modules.resume import KEY, Milestones, settle
+from routing_lightning.modules.resume import KEY, Milestones, forget_strange_files, settle
 from routing_lightning.modules.schedule import check_lasts
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
@@ -437,6 +437,16 @@ class TaskClassifier(OptimizingModule):
             self.take_targets(Targets(**targets))
         state = checkpoint.get(KEY)
         self.restored = state
+        trainer = self._trainer
+        saves = [call for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)] if trainer else []
+        if saves:
+            folders = [str(callback.dirpath) for callback in saves]
+            strange = forget_strange_files(checkpoint.get("callbacks") or {}, folders, saves[0].FILE_EXTENSION)
+            if strange:
+                rank_zero_warn(
+                    f"The checkpoint names {strange[0]} as a file of its run, which it cannot be: the run goes on "
+                    "without it, and does not remove it for a newer checkpoint."
+                )
         if state is not None and "loops" in checkpoint:
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
 

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import Logger
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
+from routing_lightning.modules.resume import forget_strange_files
 from routing_lightning.networks import TaskSpecific
 from routing_lightning.routers import (
     REINFORCE,
@@ -319,6 +320,48 @@ def test_counts_begin_anew_after_a_validation_or_a_training_that_was_broken_off(
     assert int(model.metric("val").total.sum()) == 72
     fit(model, max_epochs=1)
     assert int(model.metric("train").total.sum()) == 72
+
+
+@pytest.mark.parametrize("options", [{}, {"save_last": True}, {"monitor": "val/loss", "save_top_k": 2}], ids=str)
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_a_checkpoint_does_not_say_which_files_are_removed(model, options, tmp_path, recwarn):
+    saves = ModelCheckpoint(tmp_path / "saved", **options)
+    trainer, _ = fit(MODELS[model](), saves, max_epochs=1)
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    precious = tmp_path / "precious"
+    files = [precious / "a", tmp_path / "b.ckpt", tmp_path / "saved" / "c.txt"]
+    for name in ("saved/../precious", "saved/../b.ckpt", "saved/c.txt"):
+        content = torch.load(tmp_path / "whole.ckpt", weights_only=True)
+        for path in files:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        (state,) = (state for key, state in content["callbacks"].items() if "ModelCheckpoint" in key)
+        planted, worst = str(tmp_path / name), torch.tensor(99.0)
+        state |= {f"{which}_path": planted for which in ("best_model", "kth_best_model", "last_model")}
+        state |= {"best_k_models": {planted: worst}, "kth_value": worst, "best_model_score": worst}
+        torch.save(content, tmp_path / "bad.ckpt")
+        fit(MODELS[model](), ModelCheckpoint(tmp_path / "saved", **options), ckpt_path=tmp_path / "bad.ckpt")
+        assert all(path.is_file() for path in files), name
+    assert any("as a file of its run, which it cannot be" in str(said.message) for said in recwarn)
+
+
+def test_files_of_the_run_are_kept_in_mind_wherever_it_saves():
+    def kept(*names: str, folders=("s3://mine/run", "/here")) -> set[str]:
+        states = {"a": {"best_model_path": names[0], "best_k_models": dict.fromkeys(names, 1.0)}, "b": 3}
+        forget_strange_files(states, folders, ".ckpt")
+        assert states["a"]["best_model_path"] in ("", names[0])
+        return set(states["a"]["best_k_models"])
+
+    own = {"/here/epoch=1.ckpt", "/elsewhere/a/b.ckpt", "s3://mine/run/epoch=1-v1.ckpt"}
+    assert kept(*own) == own
+    strange = [
+        "s3://other/run/a.ckpt",
+        "s3://mine/run/../a.ckpt",
+        "s3://mine/running/a.ckpt",
+        "/here/../a.ckpt",
+        "/here/a",
+    ]
+    assert kept(*strange) == set()
 
 
 def test_a_checkpoint_by_time_is_saved(tmp_path):

@@ -489,6 +489,7 @@ class TaskClassifier(OptimizingModule):
                 self.resume(restored)
             self.tell_kept_values()
         check_lasts(self.trainer, self.run_length)
+        self.set_logged_step()  # callbacks may log before the next batch does
         loop = self.trainer.fit_loop
         # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
         loop._load_combined_loader_states()

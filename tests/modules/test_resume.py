@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from lightning.pytorch.callbacks import (
     Checkpoint,
     GradientAccumulationScheduler,
+    LearningRateMonitor,
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
@@ -290,6 +291,28 @@ def test_callbacks_that_prepare_an_epoch_at_its_start_do_so_within_it(model, cal
         ours, theirs = (trainer.optimizers[0].state_dict()["state"] for trainer in (whole, resumed))
         assert equal(ours, theirs), path  # its rate in the epoch without steps does not matter
         assert equal(whole.lightning_module.state_dict(), resumed.lightning_module.state_dict()), path
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_callbacks_that_log_before_a_batch_are_told_the_same_step(model, accumulate, tmp_path):
+    of_model, of_run = {"accumulate_grad_batches": accumulate}, {}
+    if model == "baseline":
+        of_model, of_run = of_run, of_model
+
+    def rates(curves: Curves) -> list[tuple[int | None, dict[str, float]]]:
+        return [row for row in curves.rows if "lr-SGD" in row[1]]
+
+    def run(*callbacks, **options):
+        made = MODELS[model](**SCHEDULES["step"], **of_model)
+        return fit(made, LearningRateMonitor("step"), *callbacks, **of_run, **options)[1]
+
+    saves = SaveLate(tmp_path, ["on_train_batch_end"])
+    whole = rates(run(saves))
+    assert len(whole) == len(saves.logged) == 10
+    for path in sorted(saves.logged)[1:-1:3]:
+        rest = rates(run(ckpt_path=path))
+        assert rest and rest == whole[-len(rest) :], path
 
 
 WITHIN = ["on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"]

@@ -25,7 +25,7 @@ from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
-from routing_lightning.modules.resume import KEY, Milestones, forget_strange_files, settle
+from routing_lightning.modules.resume import KEY, Milestones, forget_strange_files, keep_best, settle
 from routing_lightning.modules.schedule import check_lasts
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
@@ -440,8 +440,9 @@ class TaskClassifier(OptimizingModule):
         trainer = self._trainer
         saves = [call for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)] if trainer else []
         if saves:
-            folders = [str(callback.dirpath) for callback in saves]
-            strange = forget_strange_files(checkpoint.get("callbacks") or {}, folders, saves[0].FILE_EXTENSION)
+            states, folders = checkpoint.get("callbacks") or {}, [str(callback.dirpath) for callback in saves]
+            strange = forget_strange_files(states, folders, saves[0].FILE_EXTENSION)
+            keep_best(states, saves)
             if strange:
                 rank_zero_warn(
                     f"The checkpoint names {strange[0]} as a file of its run, which it cannot be: the run goes on "

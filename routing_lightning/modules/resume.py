@@ -1,9 +1,11 @@
 """Where a run stands, so that a checkpoint saved at any place goes on from there to the bit."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
+
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 KEY = "routing_lightning_progress"
 """Where a checkpoint keeps what Lightning does not: see :meth:`TaskClassifier.on_save_checkpoint`."""
@@ -107,3 +109,21 @@ def forget_strange_files(states: dict[str, Any], folders: Collection[str], exten
         if isinstance(kept, dict):
             state["best_k_models"] = {name: score for name, score in kept.items() if not is_strange(name)}
     return list(dict.fromkeys(found))
+
+
+def keep_best(states: dict[str, Any], saves: Iterable[ModelCheckpoint]) -> None:
+    """Lets the ModelCheckpoints of a run that goes on elsewhere know the best checkpoints so far, if they are there.
+
+    Lightning forgets them where the folder is another one, and the best of the rest would pass for the best. It removes
+    nothing outside of its own folder.
+
+    Args:
+        states: what a checkpoint holds of each callback; changed in place.
+        saves: the callbacks that will get it, which know their folders.
+    """
+    for callback in saves:
+        state = states.get(callback.state_key)
+        if isinstance(state, dict) and callback.monitor is not None:
+            best = state.get("best_k_models")
+            if isinstance(best, dict) and best and all(Path(name).is_file() for name in best):
+                state["dirpath"] = callback.dirpath

@@ -368,6 +368,26 @@ def test_a_checkpoint_does_not_say_which_files_are_removed(model, options, tmp_p
     assert any("as a file of its run, which it cannot be" in str(said.message) for said in recwarn)
 
 
+@pytest.mark.parametrize("top", [1, 2])
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_the_best_of_a_run_that_goes_on_elsewhere_is_that_of_the_whole(model, top, tmp_path):
+    def best(folder: str, **options) -> ModelCheckpoint:
+        name = tmp_path / folder
+        saves = ModelCheckpoint(name, "{epoch}", monitor="val/acc", mode="max", save_last=True, save_top_k=top)
+        fit(MODELS[model](), saves, **options)
+        return saves
+
+    whole, part = best("whole", max_epochs=4), best("part", max_epochs=2)
+    rest = best("rest", max_epochs=4, ckpt_path=tmp_path / "part" / "last.ckpt")
+    assert whole.best_model_score == rest.best_model_score
+    assert sorted(whole.best_k_models.values()) == sorted(rest.best_k_models.values())
+    assert Path(whole.best_model_path).name == Path(rest.best_model_path).name
+    assert all(Path(name).is_file() for name in (*rest.best_k_models, *part.best_k_models))
+    Path(part.best_model_path).unlink()  # what is gone is not the best
+    rest = best("other", max_epochs=3, ckpt_path=tmp_path / "part" / "last.ckpt")
+    assert Path(rest.best_model_path).is_file()
+
+
 def test_files_of_the_run_are_kept_in_mind_wherever_it_saves():
     def kept(*names: str, folders=("s3://mine/run", "/here")) -> set[str]:
         states = {"a": {"best_model_path": names[0], "best_k_models": dict.fromkeys(names, 1.0)}, "b": 3}

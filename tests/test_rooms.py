@@ -14,11 +14,11 @@ import routing_lightning
 PACKAGE = Path(routing_lightning.__file__).parent
 # What each room may import of the package, beside itself and `errors`.
 BELOW = {
-    "nn": set(),
+    "nn": {"integers"},
     "routers": {"nn"},
     "networks": {"nn", "routers", "paths"},
-    "modules": {"nn", "routers", "networks", "metrics", "noise", "paths", "rows", "targets", "trust"},
-    "datamodules": {"noise", "paths", "targets", "trust"},
+    "modules": {"nn", "routers", "networks", "integers", "metrics", "noise", "paths", "rows", "targets", "trust"},
+    "datamodules": {"integers", "noise", "paths", "targets", "trust"},
     "record": set(),
     "plots": {"record"},
     "callbacks": {"record", "paths", "plots", "rows", "routers", "saving", "targets"},

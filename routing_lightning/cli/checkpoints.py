@@ -126,6 +126,8 @@ def best_of(newest: Path) -> Path:
             best = Path(str(state["best_model_path"]))
             # Its run may have been moved; a slash in a file name, as of val/acc, puts files into folders of their own.
             folder = Path(str(state.get("dirpath") or best.parent))
+            if not best.is_relative_to(folder) and best.is_file():  # of the run that this one went on from
+                return best
             inner = best.relative_to(folder) if best.is_relative_to(folder) else Path(best.name)
             for place in newest.parents[:3]:
                 if (place / inner).is_file():

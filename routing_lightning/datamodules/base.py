@@ -23,6 +23,7 @@ from routing_lightning.datamodules.paging import fetch, read_only_what_is_asked_
 from routing_lightning.datamodules.samplers import EvaluationBatchSampler, TrainingBatchSampler
 from routing_lightning.datamodules.thinning import thin
 from routing_lightning.errors import UsageError
+from routing_lightning.integers import INTEGERS
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.paths import local_path
 from routing_lightning.targets import KINDS, Kind, Targets
@@ -30,17 +31,6 @@ from routing_lightning.trust import checked_file
 
 Batch = tuple[Tensor, Tensor, Tensor]
 Positions = SupportsIndex | slice | Sequence[int] | np.ndarray | Tensor
-
-INTEGERS = (
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-)
 
 WHOLE: dict[str, Any] = {"train_fraction": 1.0, "train_per_task": None}
 """Options that say what part of the training data is trained on, and their values for all of it."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
+from routing_lightning.integers import INTEGERS
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
 from routing_lightning.modules.averaging import keep_counts
 from routing_lightning.modules.detect import LOOK, Detector
@@ -23,7 +25,7 @@ from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
-from routing_lightning.modules.resume import KEY, Milestones, settle
+from routing_lightning.modules.resume import KEY, Milestones, forget_strange_files, keep_best, settle
 from routing_lightning.modules.schedule import check_lasts
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
@@ -54,6 +56,20 @@ def example_arguments(example: Any) -> Any:
     return tuple(example)
 
 
+def whole_numbers(name: str, values: Tensor) -> Tensor:
+    """A batch's tasks or labels as int64, of whatever type of whole numbers they are.
+
+    Raises:
+        UsageError: if they are of another type.
+    """
+    if values.dtype == torch.int64:
+        return values
+    if values.dtype not in INTEGERS:
+        kind = str(values.dtype).removeprefix("torch.")
+        raise UsageError(f"a batch has {name}s of type {kind}; give whole numbers, such as int64: mend the data.")
+    return values.long()
+
+
 def is_plain(value: Any) -> bool:
     """Whether a value consists of numbers, text, None, lists and dicts alone."""
     if isinstance(value, dict):
@@ -61,6 +77,18 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+def check_one_loader(stage: str, batches: Sequence[Any]) -> None:
+    """Checks that an evaluation has one loader, whose samples its metrics are of; given the batches of each.
+
+    Raises:
+        UsageError: if it has several.
+    """
+    if len(batches) > 1:
+        raise UsageError(
+            f"there are {len(batches)} {stage} loaders, whose samples would be counted together; give one at a time."
+        )
 
 
 class TaskClassifier(OptimizingModule):
@@ -183,7 +211,7 @@ class TaskClassifier(OptimizingModule):
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Checks a batch while it is on the host.
+        """Checks a batch while it is on the host, and makes tasks and labels of another type of whole numbers int64.
 
         The ``example_input_array``, with which Lightning measures the layers, is ``(images, tasks)``.
 
@@ -195,6 +223,9 @@ class TaskClassifier(OptimizingModule):
         if not (isinstance(batch, (tuple, list)) and len(batch) == 3 and all(isinstance(x, Tensor) for x in batch)):
             raise UsageError(f"a batch is a {type(batch).__name__}; the data must yield tensors (image, task, label).")
         images, tasks, labels = batch
+        tasks = whole_numbers("task", tasks)
+        if self.objective is None:
+            labels = whole_numbers("label", labels)
         given, form = labels, "(N,)"
         if self.objective is not None:
             form = f"(N, up to {self.num_classes})"
@@ -217,9 +248,10 @@ class TaskClassifier(OptimizingModule):
                 )
         if self.objective is not None:
             self.objective.check(tasks, labels)
+        self.normalise.check(images)
         if self.detector is not None:
             self.detector.see_batch(images, tasks)
-        return batch
+        return images, tasks, labels
 
     def used_parameters(self, actions: Tensor) -> list[torch.nn.Parameter]:
         """Parameters that steps may have moved in which samples took these actions (N, D)."""
@@ -365,6 +397,11 @@ class TaskClassifier(OptimizingModule):
         """
         if self.detector is not None:
             self.detector.check_state(self)
+        if self.trainer.training and self.within_step():
+            rank_zero_warn(
+                "A checkpoint is saved within a training step: a run that goes on from it makes that step anew, with "
+                "what batch normalisation and the router have seen of it already; save in on_train_batch_end instead."
+            )
         checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
         checkpoint["targets"] = None if self.objective is None else self.objective.targets.state()
         data = getattr(self.trainer, "datamodule", None)
@@ -400,6 +437,17 @@ class TaskClassifier(OptimizingModule):
             self.take_targets(Targets(**targets))
         state = checkpoint.get(KEY)
         self.restored = state
+        trainer = self._trainer
+        saves = [call for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)] if trainer else []
+        if saves:
+            states, folders = checkpoint.get("callbacks") or {}, [str(callback.dirpath) for callback in saves]
+            strange = forget_strange_files(states, folders, saves[0].FILE_EXTENSION)
+            keep_best(states, saves)
+            if strange:
+                rank_zero_warn(
+                    f"The checkpoint names {strange[0]} as a file of its run, which it cannot be: the run goes on "
+                    "without it, and does not remove it for a newer checkpoint."
+                )
         if state is not None and "loops" in checkpoint:
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
 
@@ -442,14 +490,34 @@ class TaskClassifier(OptimizingModule):
                 self.resume(restored)
             self.tell_kept_values()
         check_lasts(self.trainer, self.run_length)
+        self.set_logged_step()  # callbacks may log before the next batch does
         loop = self.trainer.fit_loop
         # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
         loop._load_combined_loader_states()
         if not loop.restarted_mid_epoch:
             # With max_steps Lightning would take the start of an epoch for a place within one.
             loop.epoch_loop.restarting = False
-        elif loop.epoch_loop.batch_progress.is_last_batch:
+            return
+        if loop.epoch_loop.batch_progress.is_last_batch:
             loop._data_fetcher.done = True  # type: ignore[union-attr]
+        self.prepare_epoch()
+
+    def prepare_epoch(self) -> None:
+        """Lets callbacks of Lightning do what they do at the start of an epoch alone, where a run goes on within one.
+
+        Those are how many batches a step has, and the schedule of StochasticWeightAveraging, whose last epoch makes no
+        steps; the batch statistics and learning rates are those of the checkpoint.
+        """
+        groups = [group for optimizer in self.trainer.optimizers for group in optimizer.param_groups]
+        kept = {name: value.clone() for name, value in self.named_buffers()}
+        rates = [group.get("lr") for group in groups]
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, (GradientAccumulationScheduler, StochasticWeightAveraging)):
+                callback.on_train_epoch_start(self.trainer, self)
+                for name, value in self.named_buffers():
+                    value.copy_(kept[name])
+                for group, rate in zip(groups, rates, strict=True):
+                    group["lr"] = rate
 
     def resume(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`on_save_checkpoint` added."""
@@ -584,12 +652,12 @@ class TaskClassifier(OptimizingModule):
         loss = self.losses(logits, tasks, labels, apart=False).mean()
         self.count(stage, loss, self.hits(logits, tasks, labels), tasks, logits, labels)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Counts a batch for ``val/*``."""
         self.see_evaluation(batch_idx)
         return self.evaluate(batch, "val")
 
-    def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Counts a batch for ``test/*``."""
         self.see_evaluation(batch_idx)
         return self.evaluate(batch, "test")
@@ -598,7 +666,7 @@ class TaskClassifier(OptimizingModule):
         """Logits (N, C) and, in a routed network, the block at each depth (N, D) on the host."""
         return self(images, tasks), None
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+    def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Predictions of a batch, on the host.
 
         Returns:
@@ -632,7 +700,12 @@ class TaskClassifier(OptimizingModule):
         self.metric("train").reset()
 
     def on_validation_epoch_start(self) -> None:
-        """Begins ``val/*``; all processes validate the model of the first one, which is the one that is saved."""
+        """Begins ``val/*``; all processes validate the model of the first one, which is the one that is saved.
+
+        Raises:
+            UsageError: if there are several loaders.
+        """
+        check_one_loader("validation", self.trainer.num_val_batches)
         self.metric("val").reset()
         if self.trainer.world_size > 1:
             self.share_buffers()
@@ -647,7 +720,12 @@ class TaskClassifier(OptimizingModule):
                 dist.broadcast(buffer, src=0)
 
     def on_test_epoch_start(self) -> None:
-        """Begins ``test/*``."""
+        """Begins ``test/*``.
+
+        Raises:
+            UsageError: if there are several loaders.
+        """
+        check_one_loader("test", self.trainer.num_test_batches)
         self.metric("test").reset()
 
     def on_train_epoch_end(self) -> None:

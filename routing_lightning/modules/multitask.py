@@ -19,6 +19,7 @@ from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import SimpleConvNet, check_image_shape
 from routing_lightning.networks.paper import FeaturesMaker, feature_size
 from routing_lightning.nn.blocks import ModuleBlocks
+from routing_lightning.nn.tasks import checked_tasks
 
 
 class MultiTaskClassifier(TaskClassifier):
@@ -105,8 +106,9 @@ class MultiTaskClassifier(TaskClassifier):
 
         Args:
             images: (N, C, H, W), uint8 or normalised.
-            tasks: (N,).
+            tasks: (N,), of any type of whole numbers.
         """
+        tasks = checked_tasks(tasks, self.num_tasks)
         images = self.normalise(images).to(self.dtype)
         output = self.network(self.features(images) if self.shared_features else self.features(images, tasks), tasks)
         logits, auxiliary = output if isinstance(output, tuple) else (output, None)

@@ -1,7 +1,11 @@
 """Where a run stands, so that a checkpoint saved at any place goes on from there to the bit."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
 from typing import Any
+
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 KEY = "routing_lightning_progress"
 """Where a checkpoint keeps what Lightning does not: see :meth:`TaskClassifier.on_save_checkpoint`."""
@@ -69,3 +73,57 @@ def settle(fit_loop: dict[str, Any], milestones: Milestones) -> None:
 def _count_all(counters: dict[str, int], number: int) -> None:
     for name in counters:
         counters[name] = number
+
+
+def forget_strange_files(states: dict[str, Any], folders: Collection[str], extension: str) -> list[str]:
+    """Takes out of what callbacks keep the names of files that no ModelCheckpoint of this run can have written.
+
+    Those named there are removed, folders with all that is in them, when a better checkpoint is saved. Lightning looks
+    that they lie in the run's folder, but not at ``..`` in their names, nor at addresses such as ``s3://``.
+
+    Args:
+        states: what a checkpoint holds of each callback; changed in place.
+        folders: where this run saves.
+        extension: how its files end.
+
+    Returns:
+        The names.
+    """
+    found: list[str] = []
+
+    def is_strange(name: Any) -> bool:
+        own = isinstance(name, str) and name.endswith(extension) and ".." not in PurePath(name).parts
+        if own and "://" in name:
+            own = any("://" in folder and name.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+        if not own:
+            found.append(str(name))
+        return not own
+
+    for state in states.values():
+        if not isinstance(state, dict):
+            continue
+        for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+            if state.get(key) and is_strange(state[key]):
+                state[key] = ""
+        kept = state.get("best_k_models")
+        if isinstance(kept, dict):
+            state["best_k_models"] = {name: score for name, score in kept.items() if not is_strange(name)}
+    return list(dict.fromkeys(found))
+
+
+def keep_best(states: dict[str, Any], saves: Iterable[ModelCheckpoint]) -> None:
+    """Lets the ModelCheckpoints of a run that goes on elsewhere know the best checkpoints so far, if they are there.
+
+    Lightning forgets them where the folder is another one, and the best of the rest would pass for the best. It removes
+    nothing outside of its own folder.
+
+    Args:
+        states: what a checkpoint holds of each callback; changed in place.
+        saves: the callbacks that will get it, which know their folders.
+    """
+    for callback in saves:
+        state = states.get(callback.state_key)
+        if isinstance(state, dict) and callback.monitor is not None:
+            best = state.get("best_k_models")
+            if isinstance(best, dict) and best and all(Path(name).is_file() for name in best):
+                state["dirpath"] = callback.dirpath

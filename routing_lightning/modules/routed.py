@@ -113,6 +113,7 @@ class RoutedClassifier(TaskClassifier):
         self.final_reward = final_reward
         self.aggregator = aggregator
         self.gather_trace = TraceGatherer()
+        self.everything: list[nn.Parameter] | None = None  # the optimizer's parameters, while it steps over some
         sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
         body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
         self.network = RoutingNetwork(body, router, num_tasks)
@@ -322,6 +323,8 @@ class RoutedClassifier(TaskClassifier):
     def configure_optimizers(self) -> Any:
         """The optimizer of the network, then those of the router."""
         own = super().configure_optimizers()
+        first = own if isinstance(own, dict) else {"optimizer": own}
+        first["optimizer"].register_state_dict_pre_hook(self._list_everything)
         blocks = {id(parameter) for parameter in self.network.block_parameters()}
         self.shared_parameters = [p for p in self.trained_parameters() if id(p) not in blocks]
         learners = [part for part in self.router.modules() if hasattr(part, "make_lr_scheduler")]
@@ -339,7 +342,6 @@ class RoutedClassifier(TaskClassifier):
                 learner.make_lr_scheduler = make
         if not routers:
             return own
-        first = own if isinstance(own, dict) else {"optimizer": own}
         # Listed so that checkpoints hold their state; they step apart, so that global_step counts batches once.
         return [first] + [
             {"optimizer": optimizer} | ({"lr_scheduler": scheduler} if scheduler else {})
@@ -389,10 +391,10 @@ class RoutedClassifier(TaskClassifier):
         optimizer = optimizers[0] if isinstance(optimizers, list) else optimizers
         assert isinstance(optimizer, LightningOptimizer)
         groups = optimizer.param_groups
-        everything = groups[0]["params"]
         try:
             if len(groups) == 1:
                 # Looking through the blocks without samples would cost more the more blocks there are.
+                self.everything = groups[0]["params"]
                 groups[0]["params"] = self.parameters_in_use()
             if self.gradient_clip_val is not None:
                 scaler = getattr(self.trainer.precision_plugin, "scaler", None)
@@ -404,8 +406,13 @@ class RoutedClassifier(TaskClassifier):
                 for parameter in group["params"]:
                     parameter.grad = None  # zero_grad() does the same in several times as long
         finally:
-            groups[0]["params"] = everything  # whatever happened: checkpoints need them all
+            self._list_everything(optimizer.optimizer)  # whatever happened
         self.network.reset_active()
+
+    def _list_everything(self, optimizer: torch.optim.Optimizer) -> None:
+        """Puts all parameters back into the optimizer; before its state is asked for, too, within a step perhaps."""
+        if self.everything is not None:
+            optimizer.param_groups[0]["params"], self.everything = self.everything, None
 
     def step_schedulers(self, interval: str) -> None:
         """Steps the learning rate schedulers that go by ``"epoch"`` or ``"step"``.

@@ -13,6 +13,7 @@ from routing_lightning.networks.pace import check_factor, freeze_old, old_parame
 from routing_lightning.networks.probe import probe
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
 from routing_lightning.networks.specialise import put_in_place
+from routing_lightning.nn.tasks import checked_tasks
 from routing_lightning.nn.tracing import refuse_tracing
 from routing_lightning.routers.base import Router, RoutingSpec, Trace
 
@@ -107,7 +108,9 @@ class RoutingNetwork(nn.Module):
         if not self.calls:
             self.build(x)
         explore = self.training if explore is None else explore
-        tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else self._checked(tasks)
+        if isinstance(tasks, Tensor):
+            tasks = tasks.cpu()
+        tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
         trace = self.router.start(tasks, explore=explore, generator=generator)
         with RoutingPass(self, trace) as routing:
             x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
@@ -162,21 +165,6 @@ class RoutingNetwork(nn.Module):
             for part in parts:
                 x = part(x)
         return x
-
-    def _checked(self, tasks: Tensor) -> Tensor:
-        """Tasks (N,) as int64 on the host.
-
-        Raises:
-            UsageError: if they are something else, or out of their range.
-        """
-        whole = isinstance(tasks, Tensor) and not (tasks.is_floating_point() or tasks.dtype == torch.bool)
-        if not whole or tasks.dim() != 1:
-            kind = f"{tuple(tasks.shape)} of {tasks.dtype}" if isinstance(tasks, Tensor) else type(tasks).__name__
-            raise UsageError(f"tasks are {kind}; give a tensor (N,) of whole numbers, a task per sample.")
-        tasks = tasks.long().cpu()
-        if len(tasks) and not (int(tasks.min()) >= 0 and int(tasks.max()) < self.num_tasks):
-            raise UsageError(f"tasks are {int(tasks.min())}..{int(tasks.max())}; give 0..{self.num_tasks - 1}.")
-        return tasks
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Says why the state of a network does not fit one that has not seen an example."""

@@ -12,18 +12,25 @@ WAY_OUT = (
 )
 
 
-def refuse_tracing(part: object) -> None:
-    """Refuses to run where ``torch.jit.trace``, ``torch.export`` or ``torch.fx`` record what a module does.
+def is_traced() -> bool:
+    """Whether what is called now is recorded by ``torch.jit.trace``, ``torch.export`` or ``torch.fx``.
 
-    They record the operations of one example, whose route is among them; their own check, on the same example, would
-    find nothing. ``torch.compile`` is none of them: it guards what it takes for granted.
+    ``torch.compile`` is none of them: it guards what it takes for granted.
+    """
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")  # costly to import; unused where it is not
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return bool(traced or torch.compiler.is_exporting() or (proxies and proxies.get_proxy_mode() is not None))
+
+
+def refuse_tracing(part: object) -> None:
+    """Refuses to run where the operations of one example are recorded, whose route is among them.
+
+    The recorders' own check, on the same example, would find nothing.
 
     Raises:
         UsageError: if this call is recorded.
     """
-    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")  # costly to import; unused where it is not
-    traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-    if traced or torch.compiler.is_exporting() or (proxies and proxies.get_proxy_mode() is not None):
+    if is_traced():
         raise UsageError(
             f"{type(part).__name__} cannot be traced or exported as a whole, since the route of the example would be "
             f"fixed for every batch; {WAY_OUT}."

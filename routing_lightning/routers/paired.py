@@ -34,8 +34,8 @@ class PairedDifference(Learner):
         lr: factor on the logits, above 0.
 
     Attributes:
-        sums: (A, D, C) float32 on the host, S above. Part of the checkpoint, like the next one.
-        squares: (A, D) float32 on the host.
+        sums: (A, D, C) float64 on the host, S above. Part of the checkpoint, like the next one.
+        squares: (A, D) float64 on the host.
 
     Raises:
         UsageError: if ``lr`` is out of its range.
@@ -54,8 +54,9 @@ class PairedDifference(Learner):
     def build(self, policy: Policy) -> None:
         """Makes the sums."""
         shape = policy.num_agents, len(policy.num_actions)
-        self.register_buffer("sums", torch.zeros(*shape, int(policy.num_actions.max()), dtype=torch.float32))
-        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float32))
+        # The square of a gain, or its product with a large lr, may be more than float32 holds.
+        self.register_buffer("sums", torch.zeros(*shape, int(policy.num_actions.max()), dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))
 
     def forget(self, agents: Tensor, depth: int) -> None:
         """Begins anew for some agents, (A,) bool, at a depth."""
@@ -75,12 +76,12 @@ class PairedDifference(Learner):
                 "learner of BranchingRouter."
             )
         sample, depth = np.nonzero(trace.alternatives.numpy() >= 0)
-        agent, gain = trace.agents.numpy()[sample], trace.returns.numpy()[sample, depth]
+        agent, gain = trace.agents.numpy()[sample], trace.returns.double().numpy()[sample, depth]
         # One after the other, so that the sums are the same each time.
         np.add.at(self.sums.numpy(), (agent, depth, trace.actions.numpy()[sample, depth]), gain / 2)
         np.subtract.at(self.sums.numpy(), (agent, depth, trace.alternatives.numpy()[sample, depth]), gain / 2)
         np.add.at(self.squares.numpy(), (agent, depth), np.square(gain))
         logits = self.lr * self.sums
         if self.normalised:
-            logits = PROBIT * logits / self.squares.sqrt().clamp(min=1e-20).unsqueeze(-1)
+            logits = PROBIT * logits / self.squares.sqrt().clamp(min=1e-300).unsqueeze(-1)
         policy.table.copy_(logits.clamp_(-MOST_CERTAIN, MOST_CERTAIN))

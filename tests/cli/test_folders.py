@@ -235,3 +235,13 @@ def test_the_best_checkpoint_is_found_whatever_its_name(newest, best, folder, mo
     if newest is not None:
         with pytest.raises(UsageError, match=f"{re.escape(best)} is gone"):
             checkpoints.best_of(place / newest)
+
+
+def test_the_best_of_a_run_that_went_on_elsewhere_may_lie_with_the_first_one(tmp_path):
+    """Both folders may hold a file of that name."""
+    first, then = (tmp_path / folders.RUNS / name / "checkpoints" for name in ("run", "run_1"))
+    state = {"best_model_score": torch.tensor(0.9), "best_model_path": str(first / "best.ckpt"), "dirpath": str(then)}
+    for path in (first / "best.ckpt", then / "best.ckpt", then / "last.ckpt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"callbacks": {"ModelCheckpoint": state}}, path)
+    assert checkpoints.best_of(then / "last.ckpt") == first / "best.ckpt"

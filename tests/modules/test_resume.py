@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    GradientAccumulationScheduler,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.cli import ReduceLROnPlateau
 from lightning.pytorch.loggers import Logger
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
+from routing_lightning.modules.resume import forget_strange_files
 from routing_lightning.networks import TaskSpecific
 from routing_lightning.routers import (
     REINFORCE,
@@ -264,6 +271,66 @@ def test_a_checkpoint_after_an_error_within_the_step_is_whole_and_can_be_resumed
     assert trainer.global_step == 10
 
 
+def accumulating():
+    return GradientAccumulationScheduler({0: 2, 1: 3})
+
+
+def averaging():
+    """From the second epoch on; a third one gives batch normalisation its statistics and makes no steps."""
+    return StochasticWeightAveraging(0.01, swa_epoch_start=2, annealing_epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "callback"), [("baseline", accumulating), ("baseline", averaging), ("routed", averaging)]
+)
+def test_callbacks_that_prepare_an_epoch_at_its_start_do_so_within_it(model, callback, tmp_path):
+    saves = SaveLate(tmp_path, ["on_train_batch_end"])
+    whole, _ = fit(MODELS[model](**SCHEDULES["epoch"]), callback(), saves)
+    assert len(saves.logged) == 10 + 5 * (callback is averaging)
+    for path in saves.logged:
+        resumed, _ = fit(MODELS[model](**SCHEDULES["epoch"]), callback(), ckpt_path=path)
+        assert whole.global_step == resumed.global_step, path
+        ours, theirs = (trainer.optimizers[0].state_dict()["state"] for trainer in (whole, resumed))
+        assert equal(ours, theirs), path  # its rate in the epoch without steps does not matter
+        assert equal(whole.lightning_module.state_dict(), resumed.lightning_module.state_dict()), path
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_callbacks_that_log_before_a_batch_are_told_the_same_step(model, accumulate, tmp_path):
+    of_model, of_run = {"accumulate_grad_batches": accumulate}, {}
+    if model == "baseline":
+        of_model, of_run = of_run, of_model
+
+    def rates(curves: Curves) -> list[tuple[int | None, dict[str, float]]]:
+        return [row for row in curves.rows if "lr-SGD" in row[1]]
+
+    def run(*callbacks, **options):
+        made = MODELS[model](**SCHEDULES["step"], **of_model)
+        return fit(made, LearningRateMonitor("step"), *callbacks, **of_run, **options)[1]
+
+    saves = SaveLate(tmp_path, ["on_train_batch_end"])
+    whole = rates(run(saves))
+    assert len(whole) == len(saves.logged) == 10
+    for path in sorted(saves.logged)[1:-1:3]:
+        rest = rates(run(ckpt_path=path))
+        assert rest and rest == whole[-len(rest) :], path
+
+
+WITHIN = ["on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"]
+
+
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_a_checkpoint_saved_within_a_step_is_whole_and_the_doubt_is_told(model, tmp_path, recwarn):
+    saves = SaveEarly(tmp_path, WITHIN)
+    whole, _ = fit(MODELS[model](), saves, max_epochs=1)
+    alone, _ = fit(MODELS[model](), max_epochs=1)
+    assert equal(whole.lightning_module.state_dict(), alone.lightning_module.state_dict())
+    assert len(saves.logged) > 9 and any("saved within a training step" in str(said.message) for said in recwarn)
+    path = next(path for path in sorted(saves.logged) if "optimizer_step_step_3" in path)
+    assert fit(MODELS[model](), ckpt_path=path, max_epochs=1)[0].global_step == 5
+
+
 def test_counts_begin_anew_after_a_validation_or_a_training_that_was_broken_off():
     model, data = routed(), ToyDataModule(count=72)
     data.setup()
@@ -278,6 +345,68 @@ def test_counts_begin_anew_after_a_validation_or_a_training_that_was_broken_off(
     assert int(model.metric("val").total.sum()) == 72
     fit(model, max_epochs=1)
     assert int(model.metric("train").total.sum()) == 72
+
+
+@pytest.mark.parametrize("options", [{}, {"save_last": True}, {"monitor": "val/loss", "save_top_k": 2}], ids=str)
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_a_checkpoint_does_not_say_which_files_are_removed(model, options, tmp_path, recwarn):
+    saves = ModelCheckpoint(tmp_path / "saved", **options)
+    trainer, _ = fit(MODELS[model](), saves, max_epochs=1)
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    precious = tmp_path / "precious"
+    files = [precious / "a", tmp_path / "b.ckpt", tmp_path / "saved" / "c.txt"]
+    for name in ("saved/../precious", "saved/../b.ckpt", "saved/c.txt"):
+        content = torch.load(tmp_path / "whole.ckpt", weights_only=True)
+        for path in files:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        (state,) = (state for key, state in content["callbacks"].items() if "ModelCheckpoint" in key)
+        planted, worst = str(tmp_path / name), torch.tensor(99.0)
+        state |= {f"{which}_path": planted for which in ("best_model", "kth_best_model", "last_model")}
+        state |= {"best_k_models": {planted: worst}, "kth_value": worst, "best_model_score": worst}
+        torch.save(content, tmp_path / "bad.ckpt")
+        fit(MODELS[model](), ModelCheckpoint(tmp_path / "saved", **options), ckpt_path=tmp_path / "bad.ckpt")
+        assert all(path.is_file() for path in files), name
+    assert any("as a file of its run, which it cannot be" in str(said.message) for said in recwarn)
+
+
+@pytest.mark.parametrize("top", [1, 2])
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_the_best_of_a_run_that_goes_on_elsewhere_is_that_of_the_whole(model, top, tmp_path):
+    def best(folder: str, **options) -> ModelCheckpoint:
+        name = tmp_path / folder
+        saves = ModelCheckpoint(name, "{epoch}", monitor="val/acc", mode="max", save_last=True, save_top_k=top)
+        fit(MODELS[model](), saves, **options)
+        return saves
+
+    whole, part = best("whole", max_epochs=4), best("part", max_epochs=2)
+    rest = best("rest", max_epochs=4, ckpt_path=tmp_path / "part" / "last.ckpt")
+    assert whole.best_model_score == rest.best_model_score
+    assert sorted(whole.best_k_models.values()) == sorted(rest.best_k_models.values())
+    assert Path(whole.best_model_path).name == Path(rest.best_model_path).name
+    assert all(Path(name).is_file() for name in (*rest.best_k_models, *part.best_k_models))
+    Path(part.best_model_path).unlink()  # what is gone is not the best
+    rest = best("other", max_epochs=3, ckpt_path=tmp_path / "part" / "last.ckpt")
+    assert Path(rest.best_model_path).is_file()
+
+
+def test_files_of_the_run_are_kept_in_mind_wherever_it_saves():
+    def kept(*names: str, folders=("s3://mine/run", "/here")) -> set[str]:
+        states = {"a": {"best_model_path": names[0], "best_k_models": dict.fromkeys(names, 1.0)}, "b": 3}
+        forget_strange_files(states, folders, ".ckpt")
+        assert states["a"]["best_model_path"] in ("", names[0])
+        return set(states["a"]["best_k_models"])
+
+    own = {"/here/epoch=1.ckpt", "/elsewhere/a/b.ckpt", "s3://mine/run/epoch=1-v1.ckpt"}
+    assert kept(*own) == own
+    strange = [
+        "s3://other/run/a.ckpt",
+        "s3://mine/run/../a.ckpt",
+        "s3://mine/running/a.ckpt",
+        "/here/../a.ckpt",
+        "/here/a",
+    ]
+    assert kept(*strange) == set()
 
 
 def test_a_checkpoint_by_time_is_saved(tmp_path):

@@ -1,5 +1,6 @@
 """Policies stay distributions after any finite sequence of updates."""
 
+import math
 from functools import partial
 
 import pytest
@@ -14,7 +15,9 @@ from routing_lightning.routers import (
     WPL,
     ApproximateQLearning,
     ApproximateWPL,
+    BranchingRouter,
     MLPPolicy,
+    PairedDifference,
     QLearning,
     RewardRouter,
     RoutingSpec,
@@ -68,6 +71,55 @@ def test_rows_are_distributions_whatever_was_learned(name, agents, rate, other, 
         trace.final_reward = torch.tensor(final)
         router.learn(trace)
         check(router.probabilities())
+
+
+BRANCHING = {
+    "PairedDifference": lambda rate, other: PairedDifference(lr=rate),
+    "PairedDifference raw": lambda rate, other: PairedDifference(normalised=False, lr=rate),
+    **{name: make for name, make in LEARNERS.items() if "Q" not in name},
+}
+
+
+@pytest.mark.parametrize("name", BRANCHING)
+@settings(max_examples=20, deadline=None)
+@given(
+    rate=LARGE_RATES,
+    other=RATES,
+    most=st.sampled_from([1e-30, 2.0, 1e30, 1e38]),
+    gains=st.lists(st.tuples(REWARDS, REWARDS), min_size=1, max_size=6),
+    shape=st.tuples(st.integers(2, 3), st.integers(1, 2), st.integers(1, 4)),
+)
+def test_rows_of_branching_are_distributions_whatever_was_gained(name, rate, other, most, gains, shape):
+    candidates, sweeps, stage = shape
+    router = BranchingRouter(BRANCHING[name](rate, other), candidates, sweeps=sweeps, stage=stage, most=most, settle=0)
+    router.build(RoutingSpec(2, [3, 3]))
+    for final, otherwise in gains:
+        trace = router.start(TASKS, explore=True, generator=torch.Generator().manual_seed(0))
+        trace.final_reward = torch.tensor(final)
+        if trace.alternatives is not None:
+            trace.alternative_reward = torch.tensor(otherwise)
+        router.learn(trace)
+        check(router.probabilities())
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_a_paired_test_knows_no_scale(scale):
+    """Beyond what the square of a reward may be in float32, too."""
+    router = BranchingRouter(PairedDifference(), stage=9, settle=0, shortest=1, most=1e38)
+    router.build(RoutingSpec(1, [2]))
+    for step in range(6):
+        trace = router.start(
+            torch.zeros(4, dtype=torch.long), explore=True, generator=torch.Generator().manual_seed(step)
+        )
+        trace.final_reward = scale * torch.tensor([1.0, 2.0, -1.0, 3.0])
+        trace.alternative_reward = torch.zeros(4)
+        if trace.alternatives is not None:
+            trace.final_reward *= 1.0 - 2 * (trace.actions[:, 0] == 0)  # block 1 is the better one
+        router.learn(trace)
+    # five batches after the one that opens the depth: t = 5 * 5 / sqrt(5 * 15)
+    assert float(router.probabilities()[0, 0, 1]) == pytest.approx(
+        1 / (1 + math.exp(-1.702 * 25 / math.sqrt(75))), 1e-5
+    )
 
 
 @pytest.mark.parametrize("depth_input", ["separate", "one_hot"])

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from routing_lightning.errors import UsageError
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
 from routing_lightning.modules.averaging import keep_counts
+from routing_lightning.modules.changed import ANEW
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
@@ -474,7 +475,7 @@ class TaskClassifier(OptimizingModule):
             if own is not None and own != kept:
                 rank_zero_warn(
                     f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
-                    "it, start a new run from the weights."
+                    f"it, {ANEW}."
                 )
 
     def set_logged_step(self, back: int = 0) -> None:

@@ -19,6 +19,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.integers import INTEGERS
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
 from routing_lightning.modules.averaging import keep_counts
+from routing_lightning.modules.changed import ANEW
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
@@ -542,7 +543,7 @@ class TaskClassifier(OptimizingModule):
             if own is not None and own != kept:
                 rank_zero_warn(
                     f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
-                    "it, start a new run from the weights."
+                    f"it, {ANEW}."
                 )
 
     def set_logged_step(self, back: int = 0) -> None:

@@ -12,10 +12,13 @@ import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.averaging import copy_in_averages
+from routing_lightning.modules.changed import Change, changes
 from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.copying import copy_block
 from routing_lightning.modules.gather import TraceGatherer
@@ -114,6 +117,7 @@ class RoutedClassifier(TaskClassifier):
         self.aggregator = aggregator
         self.gather_trace = TraceGatherer()
         self.everything: list[nn.Parameter] | None = None  # the optimizer's parameters, while it steps over some
+        self.changed: list[Change] = []  # what of the router is not as in the checkpoint, until the training starts
         sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
         body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
         self.network = RoutingNetwork(body, router, num_tasks)
@@ -457,6 +461,32 @@ class RoutedClassifier(TaskClassifier):
             f"the checkpoint is of a network of {theirs} blocks at its depths, but this one has {own}; give the config "
             "of its run, or none."
         )
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compares the router's options with the checkpoint's where a run goes on; see the base class.
+
+        Raises:
+            UsageError: if what is saved would mean something else by the router's options.
+        """
+        super().on_load_checkpoint(checkpoint)
+        fits = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+        self.changed = self.changed_options(checkpoint) if fits else []
+        for change in self.changed:
+            if change.is_refused:
+                raise UsageError(change.refusal())
+
+    def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
+        """Options of the router that are others than the checkpoint's; none where one of them was made in Python."""
+        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
+        return changes(saved.get("router") if isinstance(saved, dict) else None, self.hparams.get("router"))
+
+    def tell_kept_values(self) -> None:
+        """Says what becomes of the router's options that differ from the checkpoint's, too; see the base class."""
+        super().tell_kept_values()
+        for change in self.changed:
+            tell = rank_zero_info if change.is_free(self.router) else rank_zero_warn
+            tell(change.told(self.router))
+        self.changed = []
 
     def on_train_start(self) -> None:
         """Forgets the blocks of a run that was broken off; see the base class."""

@@ -1,0 +1,204 @@
+"""What becomes of a router's options that differ from those of the checkpoint that a run goes on from, or starts with.
+
+What a router has learned is read by some of its options, and others were settled when its training began: with other
+values they would do nothing, or give what is saved another meaning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from routing_lightning.routers import (
+    WPL,
+    BranchingRouter,
+    FixedRoutes,
+    GradientLearner,
+    GumbelRouter,
+    MLPPolicy,
+    RewardRouter,
+    Router,
+    Top1Router,
+)
+from routing_lightning.trust import imported
+
+ANEW = "start a new run from the weights (--weights in place of --ckpt_path)"
+"""What to do to change what a resumed run has from its checkpoint."""
+
+
+class Rule(Enum):
+    """What an option has to do with what is saved."""
+
+    READS = auto()
+    """What is saved is read by it: with another value it would mean something else, or not fit."""
+    SETTLED = auto()
+    """What it asks for lies in the saved state, which holds."""
+    OPTIMIZER = auto()
+    """What it asks for lies in the state of the router's optimizer, which a new run makes anew."""
+    PARTS = auto()
+    """It says which weights learn, and so what the optimizer holds; the saved policies do not depend on it."""
+    FREE = auto()
+    """It holds from here on."""
+
+
+_MLP = {"hidden": Rule.READS}
+RULES: dict[type, dict[str, Rule]] = {
+    RewardRouter: {
+        **dict.fromkeys(("policy", "learner", "agents"), Rule.READS),
+        **dict.fromkeys(("old_tasks", "old_blocks", "old_lr"), Rule.PARTS),
+    },
+    BranchingRouter: {
+        **dict.fromkeys(("learner", "order", "sweeps", "candidates"), Rule.READS),
+        **dict.fromkeys(("begin", "search", "stage"), Rule.SETTLED),
+    },
+    FixedRoutes: dict.fromkeys(("routes", "seed", "shared_depths"), Rule.SETTLED),
+    GumbelRouter: _MLP,
+    Top1Router: _MLP,
+    MLPPolicy: {**_MLP, "depth_input": Rule.READS},
+    WPL: {"baseline": Rule.READS},
+    GradientLearner: dict.fromkeys(("lr", "optimizer", "lr_scheduler"), Rule.OPTIMIZER),
+}
+"""Options by the class that has them, derived classes included; all others are free."""
+
+MEANT = {(BranchingRouter, "learner"): "PairedDifference", (GradientLearner, "optimizer"): "SGD"}
+"""Classes that null stands for."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """An option that is another one than in the checkpoint.
+
+    Attributes:
+        owner: name of the class that has it; "the model" for the router itself.
+        option: its name.
+        saved: its value in the checkpoint; of a class its name.
+        own: its value now.
+        rule: what it has to do with what is saved.
+        is_class: whether it is a part, of another class.
+    """
+
+    owner: str
+    option: str
+    saved: Any
+    own: Any
+    rule: Rule
+    is_class: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a run cannot go on with it."""
+        return self.rule in (Rule.READS, Rule.PARTS) or (self.rule == Rule.OPTIMIZER and self.is_class)
+
+    @property
+    def is_of_policies(self) -> bool:
+        """Whether what was learned cannot be taken over, or would hide the new value."""
+        return self.rule in (Rule.READS, Rule.SETTLED)
+
+    def refusal(self) -> str:
+        """Why a run cannot go on so, in a sentence."""
+        return (
+            f"{self.option} of {self.owner} is {self.own}, but the checkpoint's state is that of {self.saved}; give "
+            f"that, or {ANEW}."
+        )
+
+    def is_past(self, router: Router) -> bool:
+        """Whether it is of a search that is over."""
+        over = isinstance(router, BranchingRouter) and router.is_over
+        return over and self.rule not in (Rule.OPTIMIZER, Rule.PARTS)
+
+    def is_free(self, router: Router) -> bool:
+        """Whether it holds from here on."""
+        if self.is_past(router):
+            return False
+        if self.option == "begin" and isinstance(router, BranchingRouter):  # reckoned anew until a depth is open
+            return router.stage is not None and not router.opened and router.begin > 0
+        return self.rule == Rule.FREE
+
+    def told(self, router: Router) -> str:
+        """What a run that goes on makes of it, in a sentence."""
+        if self.is_past(router):
+            return (
+                f"{self.option} of {self.owner} is {self.own}, not {self.saved} of the checkpoint, which changes "
+                f"nothing, since the search for routes is over; to search anew, {ANEW}."
+            )
+        if self.is_free(router):
+            return (
+                f"{self.option} of {self.owner} is {self.own} from here on, not {self.saved} of the checkpoint; what "
+                "the router has learned stays."
+            )
+        return (
+            f"{self.owner} goes on with {self.option} {self.saved} of the checkpoint, not {self.own} of the config; "
+            f"to change it, {ANEW}."
+        )
+
+
+def changes(saved: Any, own: Any) -> list[Change]:
+    """Options of a router that differ.
+
+    Args:
+        saved: the router's config in a checkpoint, with ``class_path`` and ``init_args``; None where it is not known,
+            as of routers that were made in Python.
+        own: the same of the model.
+    """
+    if not _is_part(saved) or not _is_part(own):
+        return []
+    return list(_of_option("the model", "router", saved, own, Rule.READS, None))
+
+
+def _of_option(owner: str, option: str, saved: Any, own: Any, rule: Rule, meant: str | None) -> Iterator[Change]:
+    if not (_is_part(saved) or _is_part(own)):
+        if _plain(saved) != _plain(own):
+            yield Change(owner, option, saved, own, rule)
+        return
+    before, now = _name(saved) or meant, _name(own) or meant
+    if before != now:
+        added = rule == Rule.OPTIMIZER and (before is None or now is None)  # a schedule that there was not, or is not
+        yield Change(owner, option, before, now, Rule.FREE if added else rule, is_class=True)
+    elif not (_is_part(saved) and _is_part(own)):
+        if rule == Rule.OPTIMIZER:  # the same kind of optimizer with values of its own
+            yield Change(owner, option, _name(saved), _name(own), rule)
+    else:
+        yield from _within(saved, own, rule)
+
+
+def _within(saved: dict[str, Any], own: dict[str, Any], rule: Rule) -> Iterator[Change]:
+    """Changes of the options of two parts of one class."""
+    kind, name = _kind(own), _name(own)
+    before, now = saved.get("init_args"), own.get("init_args")
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return
+    for option in (key for key in now if key in before):
+        inner: Rule = rule if rule == Rule.OPTIMIZER else Rule.FREE
+        meant = None
+        for base in () if kind is None else kind.__mro__:
+            if option in RULES.get(base, {}):
+                inner, meant = RULES[base][option], MEANT.get((base, option))
+                break
+        yield from _of_option(str(name), option, before[option], now[option], inner, meant)
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("class_path"), str)
+
+
+def _name(part: Any) -> str | None:
+    """Name of a part's class, without its module, which has more than one way to be said."""
+    return str(part["class_path"]).rpartition(".")[2] if _is_part(part) else part
+
+
+def _kind(part: dict[str, Any]) -> type | None:
+    """The class of a part of the model, which is imported already."""
+    try:
+        kind = imported(part["class_path"])
+    except ImportError:
+        return None
+    return kind if isinstance(kind, type) else None
+
+
+def _plain(value: Any) -> Any:
+    """A value in which lists and tuples are alike."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

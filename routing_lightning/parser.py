@@ -1,6 +1,5 @@
 """Argument parser whose errors are one sentence."""
 
-import ast
 import inspect
 import re
 import sys
@@ -18,6 +17,7 @@ from jsonargparse._loaders_dumpers import get_yaml_default_loader
 from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
+from routing_lightning.kinds import choices_in, in_words, none_of, split_types
 from routing_lightning.trust import GET_TORCHJD
 
 # Defaults of Lightning's callbacks that are devices or choices: text in saved configs, which then load again.
@@ -40,13 +40,15 @@ _NO_PATH = re.compile(r"Expected a path but .* either not accessible or invalid"
 _NO_CLASS = re.compile(r"Expected a dot import path string: (\w+)$")
 _NO_ATTRIBUTE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
-_CHOICES = re.compile(r"Expected a typing\.Literal(\[.*\])\. Got value: (.*)")
 _UNKNOWN = re.compile(r"unrecognized arguments: --([\w.]+)|does not accept option '([\w.]+)'")
 _TYPES = ("Expected a <class", "Not a valid subclass")
 _NO_CLASSES = ("there is no class", "Expected a dot import")
 _LISTS = ("Expected a <class 'list'>", "Expected a <class 'collections.abc.Iterable'>")
 # The value of the innermost place, on a line of its own; that of a place around it is a Namespace.
 _GIVEN = re.compile(r"Given value: (?!Namespace|NestedArg)(.*)")
+# The types that a place takes, and a line that says that one of them does not fit.
+_SUBTYPES = re.compile(r"Subtypes: \[(.*)\]$")
+_EXPECTED = re.compile(r"Expected a (<class '[\w.]+'>|(?:typing\.)?Literal\[.*?\])(?:\. Got value: (.*))?$")
 _MISSING = re.compile(r"the following arguments are required: (.*)")
 # Where the classes that a config may name by their last name come from.
 _PLACES = (
@@ -56,8 +58,6 @@ _PLACES = (
     "torch.optim",
     "torch.optim.lr_scheduler",
 )
-
-_LITERAL = re.compile(r"Literal(\[[^\]]*\])")
 
 # jsonargparse hands the values of nested options on as Python's text, in which null is None.
 get_yaml_default_loader().add_implicit_resolver(  # type: ignore[no-untyped-call]
@@ -99,10 +99,42 @@ def clearer(text: str) -> str:
         if module[1].partition(".")[0] in ("torchjd", "qpsolvers", "quadprog"):
             return f"{module[1]} is not installed; {GET_TORCHJD}"
         return f"there is no module {module[1]}; a file of your own must lie beside train.py or on PYTHONPATH"
-    if choices := _CHOICES.search(text):
-        allowed = [str(choice) for choice in ast.literal_eval(choices[1])]
-        return f"{choices[2]} is none of {', '.join(allowed)}{hint(choices[2], allowed)}"
+    if text.startswith("Expected an import path or a subclass spec, but got "):
+        return f"{text.rpartition('but got ')[2]} is no class; give one as {{class_path: ..., init_args: ...}}"
     return text
+
+
+def wrong_type(message: str) -> str | None:
+    """That a value is of none of the types that the innermost place takes; None if more than that is wrong."""
+    types = ""
+    expected: list[bool] = []
+    for line in message.splitlines():
+        text = line.strip().removeprefix("- ")
+        if subtypes := _SUBTYPES.match(text):
+            types, expected = subtypes[1], []
+        elif value := _GIVEN.match(text):
+            parts = split_types(types)
+            allowed = [in_words(part) for part in parts]
+            if not (expected and all(expected) and all(allowed)):
+                return None
+            choices = [choice for part in parts for choice in choices_in(part)]
+            given = value[1].rstrip(".")
+            return none_of(given, [word for words in allowed for word in words]) + hint(given, choices)
+        elif not _NOISE.match(text) or text.startswith("Expected a <class 'NoneType'>"):
+            expected.append(_EXPECTED.match(text.rstrip(".")) is not None)
+    return None
+
+
+def in_plain_words(wrong: list[str], given: list[str]) -> list[str]:
+    """The same, but what says that a type does not fit in one part that names the value and all that is allowed."""
+    found = [(text, _EXPECTED.match(text)) for text in wrong]
+    types = [match for _, match in found if match and in_words(match[1])]
+    value = next((match[2] for match in types if match[2]), given[0] if given else None)
+    if not types or value is None:
+        return wrong
+    allowed = [word for match in types for word in in_words(match[1])]
+    choices = [choice for match in types for choice in choices_in(match[1])]
+    return [none_of(value, allowed) + hint(value, choices)] + [text for text, match in found if match not in types]
 
 
 def options_of(class_path: str) -> list[str]:
@@ -163,11 +195,8 @@ def one_sentence(message: str) -> str:
         )
     if any(text.startswith("Expected a <class") for text in wrong):
         wrong = [text for text in wrong if not text.startswith(_NO_CLASSES)]
-    wrong = list(dict.fromkeys(wrong))
-    sentence = "; or ".join(wrong) or " ".join(message.split())
-    if given:
-        lists = [ast.literal_eval(words) for text in wrong for words in _LITERAL.findall(text)]
-        sentence += hint(given[0], (str(word) for words in lists for word in words))
+    wrong = in_plain_words(list(dict.fromkeys(wrong)), given)
+    sentence = wrong_type(message) or "; or ".join(wrong) or " ".join(message.split())
     if keys:
         sentence = f"{'.'.join(keys)}: {sentence}"
     refused = _REFUSED.search(sentence)

@@ -116,11 +116,11 @@ def refused(capsys, *words: str) -> str:
         ("--model.init_args.network.init_args.depth=0", "depth of the network is 0"),
         (
             "--model.init_args.network.init_args.depth=x",
-            "model.network.depth: Expected a <class 'int'>. Got value: x .opt",
+            "model.network.depth: x is no whole number .opt",
         ),
         (
             "--model.init_args.network.init_args.features.init_args.filters=x",
-            "model.network.features.filters: Expected a <class 'int'>. Got value: x .opt",
+            "model.network.features.filters: x is no whole number .opt",
         ),
         (
             "--model.init_args.network.init_args.dept=3",

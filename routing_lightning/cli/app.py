@@ -8,7 +8,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +312,11 @@ class RoutingCLI(LightningCLI):
         except (ValueError, TypeError) as error:
             raise UsageError(f"the Trainer refuses its options: {refused_option(str(error))}") from error
 
+    def trainer_options(self) -> dict[str, Any]:
+        """The Trainer's options as they were given; empty if that is not known yet."""
+        options = self._get(self.config, "trainer") if "config" in vars(self) and self.subcommand else None
+        return {} if options is None else dict(vars(options))
+
     def table_path(self) -> Path | None:
         """The file for predictions, if it is given."""
         out = self._get(self.config, "out")
@@ -464,17 +469,48 @@ def refused_option(text: str) -> str:
     )
 
 
-def usage_error(error: BaseException) -> BaseException | None:
-    """The user's mistake behind an error, if there is one: jsonargparse wraps what a constructor raises."""
+_OFFERED = re.compile(
+    r"(.*)(?:only be one of|Allowed algorithms:|metrics:|metrics are:|of the following:|can be) "
+    r"(.*?)(?:, got (\w+)| HINT:.*|\. Condition.*|\.?)$"
+)
+
+
+def nearest_choice(text: str, options: Mapping[str, Any]) -> str:
+    """What Lightning says in one line; where it lists what may be given, what is nearest stands in front.
+
+    Args:
+        text: Lightning's sentence.
+        options: options of the Trainer; what was given is the value of one that the sentence names in backticks.
+    """
+    text = " ".join(text.split())
+    offered = _OFFERED.match(text)
+    if offered is None:
+        return text
+    choices = re.findall(r"[\w/+.-]+", offered[2])
+    given = [options.get(name) for name in re.findall(r"`(\w+)`", offered[1])]
+    given += [offered[3], *re.findall(r"monitor='([^']+)'", offered[1]), *re.findall(r"metric `?([^`\s]+)", offered[1])]
+    for word in given:
+        if isinstance(word, str) and word not in choices and (nearest := hint(word, choices)):
+            return f"there is no {word}{nearest} {text}"
+    return text
+
+
+def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseException | None:
+    """The user's mistake behind an error, if there is one: jsonargparse wraps what a constructor raises.
+
+    Args:
+        error: what was raised.
+        options: options of the Trainer.
+    """
     if isinstance(error, RuntimeError) and "loading state_dict" in str(error):
         detail = " ".join(str(error).splitlines()[1:2]).strip()
         return UsageError(f"the checkpoint does not fit the model ({detail}); give the config of its run, or none.")
     if isinstance(error, RuntimeError) and "conditioned on metric" in str(error):
-        return UsageError(" ".join(str(error).split()))
+        return UsageError(nearest_choice(str(error), options))
     if isinstance(error, OSError) and error.filename is not None:
         return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
     if refused_by_lightning(error):
-        return UsageError(" ".join(str(error).split()))
+        return UsageError(nearest_choice(str(error), options))
     if raised_in(error).startswith("torch.optim"):
         sentence = " ".join(str(error).split()).rstrip(".")
         return UsageError(f"the optimizer or lr_scheduler refuses its values: {sentence}; mend its init_args.")
@@ -484,8 +520,10 @@ def usage_error(error: BaseException) -> BaseException | None:
         return UsageError(f"{callback} does not work with this model ({reason}); leave it out of trainer.callbacks.")
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, (UsageError, MisconfigurationException)):
+        if isinstance(cause, UsageError):
             return cause
+        if isinstance(cause, MisconfigurationException):
+            return UsageError(nearest_choice(str(cause), options))
         cause = cause.__cause__
     if raised_in(error).startswith("jsonargparse."):
         # A class refused what it was given, or needs a library that is not there, such as a logger's.
@@ -534,7 +572,7 @@ def run(words: list[str]) -> RoutingCLI:
         ImportError,
         MisconfigurationException,
     ) as error:
-        mistake = usage_error(error)
+        mistake = usage_error(error, cli[0].trainer_options() if cli else {})
         if mistake is None:
             raise
         trainer = getattr(cli[0], "trainer", None) if cli else None

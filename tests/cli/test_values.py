@@ -114,6 +114,24 @@ def test_what_lightning_refuses_is_told_in_its_sentence(option, sentence, tmp_pa
     assert re.search(sentence, refused(capsys, *words, option))
 
 
+MONITORED = "{class_path: %s, init_args: {monitor: val/ac%s}}"
+
+
+@pytest.mark.parametrize(
+    ("option", "nearest"),
+    [
+        ("--trainer.profiler=simpel", "simpel; did you mean simple?"),
+        ("--trainer.gradient_clip_algorithm=nrom", "nrom; did you mean norm?"),
+        (f"--trainer.callbacks=[{MONITORED % ('EarlyStopping', ', mode: maxx')}]", "maxx; did you mean max?"),
+        (f"--trainer.callbacks=[{MONITORED % ('EarlyStopping', '')}]", "val/ac; did you mean val/acc?"),
+        (f"--trainer.callbacks=[{MONITORED % ('ModelCheckpoint', '')}]", "val/ac; did you mean val/acc?"),
+    ],
+)
+def test_what_lightning_lists_is_told_with_the_nearest_in_front(option, nearest, tmp_path, capsys):
+    words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}", option]
+    assert f"error: there is no {nearest} " in refused(capsys, *words)
+
+
 @pytest.mark.parametrize("seed", ["-1", str(2**32), "null", "x", "0.5"])
 def test_seeds_that_are_none_are_told(seed, tmp_path, capsys):
     words = [f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}"]

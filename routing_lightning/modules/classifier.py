@@ -404,6 +404,21 @@ class TaskClassifier(OptimizingModule):
         if state is not None and "loops" in checkpoint:
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
 
+    def begin_with(self, checkpoint: dict[str, Any]) -> None:
+        """Takes weights, policies and what the tasks ask for from a checkpoint, for a new run; nothing else of its run.
+
+        Args:
+            checkpoint: what a checkpoint of a model of these sizes holds.
+
+        Raises:
+            UsageError: if it holds no weights, or is one of a model of other sizes.
+        """
+        if not isinstance(checkpoint.get("state_dict"), dict):
+            raise UsageError("the checkpoint holds no weights (key state_dict); give one that a run has written.")
+        TaskClassifier.on_load_checkpoint(self, checkpoint)
+        self.restored = None
+        self.load_state_dict(checkpoint["state_dict"])
+
     def check_sizes(self, checkpoint: dict[str, Any]) -> None:
         """Checks that a checkpoint is one of a model of these sizes.
 

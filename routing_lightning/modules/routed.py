@@ -36,6 +36,7 @@ from routing_lightning.networks.routing import RoutingNetwork
 from routing_lightning.routers import Router, Trace, correctness_reward
 
 BODY = "a class that takes these three and holds routed layers, such as RoutingAllFC"
+OF_ROUTER = "network.router."
 NetworkMaker = Callable[[tuple[int, int, int], int, int], nn.Module]
 
 
@@ -467,6 +468,23 @@ class RoutedClassifier(TaskClassifier):
         for change in self.changed:
             if change.is_refused:
                 raise UsageError(change.refusal())
+
+    def begin_with(self, checkpoint: dict[str, Any]) -> None:
+        """Leaves the router as it is where options say that its policies are others; see the base class."""
+        fresh = {name: value.clone() for name, value in self.router.state_dict().items()}
+        changed = self.changed_options(checkpoint)
+        anew = [change for change in changed if change.is_of_policies]
+        if anew and isinstance(checkpoint.get("state_dict"), dict):
+            weights = {k: v for k, v in checkpoint["state_dict"].items() if not k.startswith(OF_ROUTER)}
+            weights |= {f"{OF_ROUTER}{name}": value for name, value in fresh.items()}
+            checkpoint = {**checkpoint, "state_dict": weights}
+        super().begin_with(checkpoint)
+        past = [change for change in changed if change.is_past(self.router)]
+        if past:
+            self.router.load_state_dict(fresh)
+        if anew or past:
+            names = ", ".join(f"{change.option} of {change.owner}" for change in anew or past)
+            rank_zero_info(f"the router begins anew, since {names} is another one than in the checkpoint")
 
     def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
         """Options of the router that are others than the checkpoint's; none where one of them was made in Python."""

@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
@@ -117,7 +116,6 @@ class RoutedClassifier(TaskClassifier):
         self.final_reward = final_reward
         self.aggregator = aggregator
         self.gather_trace = TraceGatherer()
-        self.changed: list[Change] = []  # what of the router is not as in the checkpoint, until the training starts
         sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
         body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
         self.network = RoutingNetwork(body, router, num_tasks)
@@ -456,19 +454,6 @@ class RoutedClassifier(TaskClassifier):
             "of its run, or none."
         )
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compares the router's options with the checkpoint's where a run goes on; see the base class.
-
-        Raises:
-            UsageError: if what is saved would mean something else by the router's options.
-        """
-        super().on_load_checkpoint(checkpoint)
-        fits = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
-        self.changed = self.changed_options(checkpoint) if fits else []
-        for change in self.changed:
-            if change.is_refused:
-                raise UsageError(change.refusal())
-
     def begin_with(self, checkpoint: dict[str, Any]) -> None:
         """Leaves the router as it is where options say that its policies are others; see the base class."""
         fresh = {name: value.clone() for name, value in self.router.state_dict().items()}
@@ -487,9 +472,9 @@ class RoutedClassifier(TaskClassifier):
             rank_zero_info(f"the router begins anew, since {names} is another one than in the checkpoint")
 
     def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
-        """Options of the router that are others than the checkpoint's; none where one of them was made in Python."""
-        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
-        return changes(saved.get("router") if isinstance(saved, dict) else None, self.hparams.get("router"))
+        """Those of the router, too, where the command line made both; see the base class."""
+        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        return [*super().changed_options(checkpoint), *changes(saved.get("router"), self.hparams.get("router"))]
 
     def tell_kept_values(self) -> None:
         """Says what becomes of the router's options that differ from the checkpoint's, too; see the base class."""

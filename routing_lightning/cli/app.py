@@ -143,7 +143,7 @@ class RoutingCLI(LightningCLI):
             if config:
                 first = ["--config", yaml.safe_dump({words.command: config})]
             last = [f"--{option}={path}"]
-            if option == "ckpt_path" and words.value("weights") is not None:
+            if option == "ckpt_path" and words.value("weights") not in NO_CHECKPOINT:
                 last.append("--weights=null")  # the config of a run that began with weights goes on from its own
         elif words.command == "predict" and words.value("images") is not None:
             raise UsageError("images needs a trained network; give its checkpoint with --ckpt_path.")
@@ -167,6 +167,12 @@ class RoutingCLI(LightningCLI):
             default="auto",
             help="threads to compute with: a number, or auto, which goes by the size of a batch",
         )
+        parser.add_argument(  # of all commands, which take each other's configs
+            "--weights",
+            type=str | None,
+            default=None,
+            help="of fit: checkpoint whose weights and policies a new run begins with; or last, or best, as ckpt_path",
+        )
         parser.add_argument(
             "--detect",
             type=bool,
@@ -186,13 +192,6 @@ class RoutingCLI(LightningCLI):
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand in ("validate", "test"):
             parser.set_defaults({"verbose": False})  # the same table as after fit comes in place of Lightning's
-        if subcommand == "fit":
-            parser.add_argument(
-                "--weights",
-                type=str | None,
-                default=None,
-                help="checkpoint whose weights and policies a new run begins with; or last, or best, as with ckpt_path",
-            )
         if subcommand == "predict":
             predicting.add_options(parser)
         return parser
@@ -209,7 +208,7 @@ class RoutingCLI(LightningCLI):
         Such as that of ``extend``.
         """
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
-        weights = self.config[subcommand].get("weights")
+        weights = self.config[subcommand].get("weights") if subcommand == "fit" else None
         if weights is not None:
             self.model.begin_with(checkpoints.load(Path(weights)))
             if self.trainer.is_global_zero:
@@ -398,8 +397,13 @@ def source_of(words: Words) -> tuple[str, Any]:
     """Where model, data and weights of a run come from: the option, ``ckpt_path`` or ``weights``, and its value.
 
     Raises:
-        UsageError: if both are given.
+        UsageError: if both are given, or weights for a command that begins no run.
     """
+    if words.command != "fit" and words.values("--weights"):
+        raise UsageError(
+            f"weights is {words.value('weights')}, with which fit begins a new run, but the command is "
+            f"{words.command}; give the checkpoint with --ckpt_path."
+        )
     given = words.value("ckpt_path") if words.command else None
     weights = words.value("weights") if words.command == "fit" else None
     if weights in NO_CHECKPOINT:

@@ -96,6 +96,14 @@ def test_a_search_that_is_over_begins_anew_if_its_options_are_others(tmp_path):
     assert not begin(tmp_path, f"--weights={path}", f"{ROUTER}.init_args.stage=2").model.router.is_over
 
 
+def test_other_commands_begin_no_run(run, tmp_path, capsys):
+    words = ["validate", *SHORT, f"--trainer.default_root_dir={tmp_path}"]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*words, f"--weights={run[1]}"])
+    assert "but the command is validate; give the checkpoint with --ckpt_path" in capsys.readouterr().err
+
+
 def test_together_with_a_checkpoint_to_go_on_from_it_is_refused(run, tmp_path, capsys):
     _, path, _ = run
     sentence = refused(capsys, f"--weights={path}", f"--ckpt_path={path}", f"--trainer.default_root_dir={tmp_path}")
@@ -108,6 +116,8 @@ def test_the_saved_config_of_such_a_run_begins_it_again_and_goes_on(run, tmp_pat
     config = Path(cli.trainer.log_dir) / "config.yaml"
     assert yaml.safe_load(config.read_text())["weights"] == str(path)
     assert same(begin(tmp_path / "again", f"--config={config}"), checkpoint)
+    folder = f"--trainer.default_root_dir={tmp_path / 'validated'}"
+    assert same(main(["validate", f"--config={config}", f"--ckpt_path={path}", *SHORT, folder]), checkpoint)
     again = begin(tmp_path, f"--config={config}", "--ckpt_path=last", epochs=2)
     assert again.trainer.global_step == 6 and again.config["fit"]["weights"] is None
 

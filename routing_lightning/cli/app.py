@@ -61,6 +61,9 @@ FOLDERS = ("default_root_dir", "dirpath", "save_dir", "log_dir")
 # Numbers of the Trainer by which it divides without a look at them.
 ABOVE_ZERO = ("val_check_interval", "check_val_every_n_epoch", "num_nodes")
 
+# What stands for no checkpoint.
+NO_CHECKPOINT = (None, "", "null")
+
 # What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
 RECORD = tuple(
     {"class_path": f"routing_lightning.callbacks.{callback.__name__}"}
@@ -126,12 +129,12 @@ class RoutingCLI(LightningCLI):
         self.trusted = tuple(words.trusted)
         first: list[str] = []
         last: list[str] = []
-        given = words.value("ckpt_path") if words.command else None
-        if given not in (None, "", "null", "hpc", "registry"):  # the last two are Lightning's own words
+        option, given = source_of(words)
+        if given not in (*NO_CHECKPOINT, "hpc", "registry"):  # the last two are Lightning's own words
             root = Path(local_path(words.value("trainer.default_root_dir") or "."))
-            path = checkpoints.find(given, root)
+            path = checkpoints.find(given, root, option=option)
             if given in ("last", "best"):
-                print(f"ckpt_path {given}: {path}")
+                print(f"{option} {given}: {path}")
             config = checkpoints.config_of(path, words.trusted, words.names())
             images = words.value("images") if words.command == "predict" else None
             if images is not None:
@@ -139,7 +142,9 @@ class RoutingCLI(LightningCLI):
                 config["data"] = predicting.data_config(path, config, images, words.value("task"))
             if config:
                 first = ["--config", yaml.safe_dump({words.command: config})]
-            last = [f"--ckpt_path={path}"]
+            last = [f"--{option}={path}"]
+            if option == "ckpt_path" and words.value("weights") not in NO_CHECKPOINT:
+                last.append("--weights=null")  # the config of a run that began with weights goes on from its own
         elif words.command == "predict" and words.value("images") is not None:
             raise UsageError("images needs a trained network; give its checkpoint with --ckpt_path.")
         command = [] if words.command is None else [words.command]
@@ -161,6 +166,12 @@ class RoutingCLI(LightningCLI):
             type=int | str,
             default="auto",
             help="threads to compute with: a number, or auto, which goes by the size of a batch",
+        )
+        parser.add_argument(  # of all commands, which take each other's configs
+            "--weights",
+            type=str | None,
+            default=None,
+            help="of fit: checkpoint whose weights and policies a new run begins with; or last, or best, as ckpt_path",
         )
         parser.add_argument(
             "--detect",
@@ -192,15 +203,22 @@ class RoutingCLI(LightningCLI):
         super()._set_seed()
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        """Begins a training at epoch 0 from a checkpoint that holds weights alone, such as that of ``extend``."""
+        """Begins a training at epoch 0 with ``weights``, or with a ``ckpt_path`` that holds weights alone.
+
+        Such as that of ``extend``.
+        """
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        weights = self.config[subcommand].get("weights") if subcommand == "fit" else None
+        if weights is not None:
+            self.model.begin_with(checkpoints.load(Path(weights)))
+            if self.trainer.is_global_zero:
+                print(f"training begins at epoch 0 with the weights of {weights}")
         path = kwargs.get("ckpt_path")
         if subcommand == "fit" and path is not None and Path(str(path)).is_file():
             checkpoint = checkpoints.load(Path(str(path)))
             self.first_step = checkpoint.get("global_step", 0)
             if "optimizer_states" not in checkpoint:
-                self.model.on_load_checkpoint(checkpoint)
-                self.model.load_state_dict(checkpoint["state_dict"])
+                self.model.begin_with(checkpoint)
                 kwargs["ckpt_path"], self.first_step = None, 0
                 if self.trainer.is_global_zero:
                     print(f"ckpt_path {path} holds weights alone: training begins at epoch 0")
@@ -378,6 +396,31 @@ class RoutingCLI(LightningCLI):
         config = self.config[self.subcommand].as_dict()
         look([config.get("model"), config.get("data")])
         return sorted(found)
+
+
+def source_of(words: Words) -> tuple[str, Any]:
+    """Where model, data and weights of a run come from: the option, ``ckpt_path`` or ``weights``, and its value.
+
+    Raises:
+        UsageError: if both are given, or weights for a command that begins no run.
+    """
+    if words.command != "fit" and words.values("--weights"):
+        raise UsageError(
+            f"weights is {words.value('weights')}, with which fit begins a new run, but the command is "
+            f"{words.command}; give the checkpoint with --ckpt_path."
+        )
+    given = words.value("ckpt_path") if words.command else None
+    weights = words.value("weights") if words.command == "fit" else None
+    if weights in NO_CHECKPOINT:
+        return "ckpt_path", given
+    if given in NO_CHECKPOINT:
+        return "weights", weights
+    if words.values("--weights"):
+        raise UsageError(
+            f"weights is {weights} and ckpt_path {given}, but a run either begins with the weights of a checkpoint or "
+            "goes on from one; leave one of them out."
+        )
+    return "ckpt_path", given
 
 
 def make_local(config: Any) -> None:

@@ -82,13 +82,14 @@ def saved_names(checkpoint: dict[str, Any]) -> tuple[list[str], list[list[str]]]
     return [str(name) for name in tasks], [[str(name) for name in names] for names in classes]
 
 
-def find(given: Any, root: Path, folder_hint: str = "trainer.default_root_dir") -> Path:
+def find(given: Any, root: Path, folder_hint: str = "trainer.default_root_dir", option: str = "ckpt_path") -> Path:
     """The checkpoint that a ``ckpt_path`` means.
 
     Args:
         given: a path, ``last`` (the newest below the folder) or ``best`` (the best that its run knows).
         root: where runs lie.
         folder_hint: the option that says where.
+        option: the option that the checkpoint is given with.
 
     Raises:
         UsageError: if there is none.
@@ -96,15 +97,15 @@ def find(given: Any, root: Path, folder_hint: str = "trainer.default_root_dir") 
     if given not in ("last", "best"):
         path = Path(local_path(str(given)))
         if not path.is_file():
-            raise UsageError(f"ckpt_path {given} is no file; give the path of a checkpoint, or last for the newest.")
+            raise UsageError(f"{option} {given} is no file; give the path of a checkpoint, or last for the newest.")
         return path
     newest = newest_checkpoint(root)
     if newest is None:
         raise UsageError(
-            f"ckpt_path is {given} but there is no checkpoint below {root}; give its path, or the {folder_hint} of its "
-            "run, or leave ckpt_path out to start anew."
+            f"{option} is {given} but there is no checkpoint below {root}; give its path, or the {folder_hint} of its "
+            f"run, or leave {option} out to start anew."
         )
-    return newest if given == "last" else best_of(newest)
+    return newest if given == "last" else best_of(newest, option)
 
 
 def newest_checkpoint(root: Path) -> Path | None:
@@ -114,7 +115,7 @@ def newest_checkpoint(root: Path) -> Path | None:
     return max(places, key=lambda path: (path.stat().st_mtime_ns, path.name == "last.ckpt"), default=None)
 
 
-def best_of(newest: Path) -> Path:
+def best_of(newest: Path, option: str = "ckpt_path") -> Path:
     """The best checkpoint of a run, as its newest one knows it.
 
     Raises:
@@ -133,8 +134,8 @@ def best_of(newest: Path) -> Path:
                 if (place / inner).is_file():
                     return place / inner
             best = newest.parent / inner
-            raise UsageError(f"ckpt_path is best but {best} is gone; give the path of a checkpoint, or last.")
+            raise UsageError(f"{option} is best but {best} is gone; give the path of a checkpoint, or last.")
     raise UsageError(
-        f"ckpt_path is best but the run of {newest} compared no checkpoints; give last or a path (for the next run: "
+        f"{option} is best but the run of {newest} compared no checkpoints; give last or a path (for the next run: "
         "--config configs/trainer/best.yaml)."
     )

@@ -51,6 +51,7 @@ MAIN_TRAINER_OPTIONS = (
 RUN_OPTIONS = (
     ("--config FILE", "a config, or several: later ones overrule earlier ones, options overrule configs"),
     ("--ckpt_path PATH", "a checkpoint; or last: the newest below the run folder; or best: the best of that run"),
+    ("--weights PATH", "of fit: a checkpoint, likewise, with whose weights and policies a new run begins"),
     ("--name NAME", "name of the run's folder in lightning_logs/ (default: method, data and seed)"),
     ("--seed_everything N", "seed, an integer from 0; true draws one and records it (default: true)"),
     ("--threads N", "threads to compute with; auto goes by the size of a batch (default: auto)"),
@@ -119,7 +120,7 @@ def no_command(word: str) -> str:
 
 def gives_a_model(words: Words) -> bool:
     """Whether anything in the words may say what the model or the data are."""
-    options = ("--config", "-c", "--ckpt_path", "--model", "--data")
+    options = ("--config", "-c", "--ckpt_path", "--weights", "--model", "--data")
     given = [word.partition("=")[0] for word in (*words.before, *words.after)]
     return any(word in options or word.startswith(("--model.", "--data.", "--print_shtab")) for word in given)
 

@@ -563,7 +563,7 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         theirs, own = (", ".join(f"{name} {of[name]}" for name in changed) for of in (changed, before))
         rank_zero_info(
             f"the data are those of the checkpoint, with {theirs}, not {own} of the config; to change that, start a "
-            "new run from the weights"
+            "new run from the weights (--weights in place of --ckpt_path)"
             if changed
             else "taking the splits of the data from the checkpoint, which differ from those of the config"
         )

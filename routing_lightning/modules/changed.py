@@ -145,6 +145,21 @@ def changes(saved: Any, own: Any) -> list[Change]:
     return list(_of_option("the model", "router", saved, own, Rule.READS, None))
 
 
+def other_kinds(saved: Any, own: Any) -> list[Change]:
+    """Optimizer and schedule of the network that are of other classes, where both runs say which.
+
+    Args:
+        saved: hyperparameters of the model in a checkpoint.
+        own: those of the model.
+    """
+    pairs = [(option, saved.get(option), own.get(option)) for option in ("optimizer", "lr_scheduler")]
+    return [
+        Change("the model", option, _name(before), _name(now), Rule.OPTIMIZER, is_class=True)
+        for option, before, now in pairs
+        if _is_part(before) and _is_part(now) and _name(before) != _name(now)
+    ]
+
+
 def _of_option(owner: str, option: str, saved: Any, own: Any, rule: Rule, meant: str | None) -> Iterator[Change]:
     if not (_is_part(saved) or _is_part(own)):
         if _plain(saved) != _plain(own):

@@ -19,7 +19,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.integers import INTEGERS
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
 from routing_lightning.modules.averaging import keep_counts
-from routing_lightning.modules.changed import ANEW
+from routing_lightning.modules.changed import ANEW, Change, other_kinds
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
@@ -158,6 +158,7 @@ class TaskClassifier(OptimizingModule):
         self.detector: Detector | None = Detector()
         self.milestones = Milestones()
         self.noise_keys: NoiseKeys | None = None
+        self.changed: list[Change] = []  # what is not as in the checkpoint, until the training starts
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
 
     @classmethod
@@ -428,9 +429,15 @@ class TaskClassifier(OptimizingModule):
         """Makes Lightning go on at the very place; the rest waits for the start of the training.
 
         Raises:
-            UsageError: if the checkpoint is one of a model of other sizes.
+            UsageError: if the checkpoint is one of a model of other sizes, or its state would mean something else by
+                options of this one.
         """
         self.check_sizes(checkpoint)
+        goes_on = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+        self.changed = self.changed_options(checkpoint) if goes_on else []
+        for change in self.changed:
+            if change.is_refused:
+                raise UsageError(change.refusal())
         mask = checkpoint.get("label_mask")
         self.label_mask = None if mask is None else torch.tensor(mask)
         targets = checkpoint.get("targets")
@@ -451,6 +458,25 @@ class TaskClassifier(OptimizingModule):
                 )
         if state is not None and "loops" in checkpoint:
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
+
+    def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
+        """Options by which the saved state is read and that are others than the checkpoint's, as far as it says."""
+        return other_kinds(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}, self.hparams)
+
+    def begin_with(self, checkpoint: dict[str, Any]) -> None:
+        """Takes weights, policies and what the tasks ask for from a checkpoint, for a new run; nothing else of its run.
+
+        Args:
+            checkpoint: what a checkpoint of a model of these sizes holds.
+
+        Raises:
+            UsageError: if it holds no weights, or is one of a model of other sizes.
+        """
+        if not isinstance(checkpoint.get("state_dict"), dict):
+            raise UsageError("the checkpoint holds no weights (key state_dict); give one that a run has written.")
+        TaskClassifier.on_load_checkpoint(self, checkpoint)
+        self.restored = None
+        self.load_state_dict(checkpoint["state_dict"])
 
     def check_sizes(self, checkpoint: dict[str, Any]) -> None:
         """Checks that a checkpoint is one of a model of these sizes.
@@ -536,7 +562,18 @@ class TaskClassifier(OptimizingModule):
             parameter.grad = gradient.to(parameter)
 
     def tell_kept_values(self) -> None:
-        """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config."""
+        """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config.
+
+        Raises:
+            UsageError: if those are of an optimizer of another kind.
+        """
+        for optimizer in self.trainer.optimizers:
+            missing = sorted(optimizer.defaults.keys() - optimizer.param_groups[0].keys())
+            if missing:
+                raise UsageError(
+                    f"the optimizer is {type(optimizer).__name__}, but the checkpoint's state is that of another kind, "
+                    f"without {missing[0]}; give that of its run, or {ANEW}."
+                )
         group = self.trainer.optimizers[0].param_groups[0]
         for name, own in self.configured.items():
             kept = group.get("initial_lr", group["lr"]) if name == "lr" else group.get(name)

@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
@@ -36,6 +35,7 @@ from routing_lightning.networks.routing import RoutingNetwork
 from routing_lightning.routers import Router, Trace, correctness_reward
 
 BODY = "a class that takes these three and holds routed layers, such as RoutingAllFC"
+OF_ROUTER = "network.router."
 NetworkMaker = Callable[[tuple[int, int, int], int, int], nn.Module]
 
 
@@ -117,7 +117,6 @@ class RoutedClassifier(TaskClassifier):
         self.aggregator = aggregator
         self.gather_trace = TraceGatherer()
         self.everything: list[nn.Parameter] | None = None  # the optimizer's parameters, while it steps over some
-        self.changed: list[Change] = []  # what of the router is not as in the checkpoint, until the training starts
         sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
         body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
         self.network = RoutingNetwork(body, router, num_tasks)
@@ -462,23 +461,27 @@ class RoutedClassifier(TaskClassifier):
             "of its run, or none."
         )
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compares the router's options with the checkpoint's where a run goes on; see the base class.
-
-        Raises:
-            UsageError: if what is saved would mean something else by the router's options.
-        """
-        super().on_load_checkpoint(checkpoint)
-        fits = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
-        self.changed = self.changed_options(checkpoint) if fits else []
-        for change in self.changed:
-            if change.is_refused:
-                raise UsageError(change.refusal())
+    def begin_with(self, checkpoint: dict[str, Any]) -> None:
+        """Leaves the router as it is where options say that its policies are others; see the base class."""
+        fresh = {name: value.clone() for name, value in self.router.state_dict().items()}
+        changed = self.changed_options(checkpoint)
+        anew = [change for change in changed if change.is_of_policies]
+        if anew and isinstance(checkpoint.get("state_dict"), dict):
+            weights = {k: v for k, v in checkpoint["state_dict"].items() if not k.startswith(OF_ROUTER)}
+            weights |= {f"{OF_ROUTER}{name}": value for name, value in fresh.items()}
+            checkpoint = {**checkpoint, "state_dict": weights}
+        super().begin_with(checkpoint)
+        past = [change for change in changed if change.is_past(self.router)]
+        if past:
+            self.router.load_state_dict(fresh)
+        if anew or past:
+            names = ", ".join(f"{change.option} of {change.owner}" for change in anew or past)
+            rank_zero_info(f"the router begins anew, since {names} is another one than in the checkpoint")
 
     def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
-        """Options of the router that are others than the checkpoint's; none where one of them was made in Python."""
-        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
-        return changes(saved.get("router") if isinstance(saved, dict) else None, self.hparams.get("router"))
+        """Those of the router, too, where the command line made both; see the base class."""
+        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        return [*super().changed_options(checkpoint), *changes(saved.get("router"), self.hparams.get("router"))]
 
     def tell_kept_values(self) -> None:
         """Says what becomes of the router's options that differ from the checkpoint's, too; see the base class."""

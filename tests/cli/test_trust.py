@@ -151,6 +151,13 @@ def test_classes_of_others_are_not_imported_unless_trusted(place, command, check
     assert not (planted / "imported").exists()
 
 
+def test_weights_of_a_checkpoint_are_taken_through_the_same_door(checkpoint, planted, tmp_path, capsys):
+    place = next(iter(PLACES))
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant(place, {"class_path": f"planted.{PLACES[place]}"}))
+    sentence = refused(capsys, "fit", f"--weights={bad}", f"--trainer.default_root_dir={tmp_path}")
+    assert "--trust planted" in sentence and not (planted / "imported").exists()
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", HARMFUL)
 @pytest.mark.parametrize("as_text", [True, False])

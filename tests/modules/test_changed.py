@@ -10,8 +10,11 @@ import torch
 
 import routing_lightning.routers as routers
 from routing_lightning.cli import main
+from routing_lightning.errors import UsageError
 from routing_lightning.modules.changed import Rule, changes
 from routing_lightning.routers import RoutingSpec
+from tests.conftest import toy_model
+from tests.modules.test_routed import fit
 
 ROOT = Path(__file__).parents[2]
 SHORT = [
@@ -272,6 +275,12 @@ def test_a_resumed_run_says_what_becomes_of_changed_options(
     [
         ("branching", f"{ROUTER}order=first_last", "order of BranchingRouter is first_last, but .* last_first; give"),
         ("by gradient", f"{LEARNER}optimizer=torch.optim.Adam", "optimizer of REINFORCE is Adam, but .* SGD; give"),
+        ("by gradient", "--model.init_args.optimizer=Adam", "optimizer of the model is Adam, but .* SGD; give"),
+        (
+            "by gradient",
+            "--model.init_args.lr_scheduler={class_path: ExponentialLR, init_args: {gamma: 0.5}}",
+            "lr_scheduler of the model is ExponentialLR, but .* StepLR; give",
+        ),
     ],
 )
 def test_what_would_give_the_saved_state_another_meaning_is_refused(
@@ -281,3 +290,26 @@ def test_what_would_give_the_saved_state_another_meaning_is_refused(
         resume(checkpoints[run], tmp_path, option)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert re.search(sentence, line)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        ({}, {"optimizer": adam}, "optimizer is Adam, .* without betas"),
+        ({"optimizer": adam}, {}, "optimizer is SGD, .* without dampening"),
+        ({"learner": None}, {"learner": adam}, "optimizer is Adam, .* without betas"),
+    ],
+)
+def test_optimizers_of_another_kind_that_python_code_made_are_refused_too(before, after, missing, tmp_path):
+    def model(learner=None, **options):
+        router = routers.RewardRouter(routers.TabularPolicy(), routers.REINFORCE(optimizer=learner))
+        return toy_model(router=router, **options)
+
+    fit(model(**before), default_root_dir=tmp_path, enable_checkpointing=True)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    with pytest.raises(UsageError, match=missing):
+        fit(model(**after), max_epochs=2, ckpt_path=checkpoint)

@@ -12,6 +12,7 @@ WAY_OUT = (
 )
 
 
+@torch.compiler.assume_constant_result  # asked itself: torch 2.11 answers "exporting" to all that it compiles
 def is_traced() -> bool:
     """Whether what is called now is recorded by ``torch.jit.trace``, ``torch.export`` or ``torch.fx``.
 

@@ -135,21 +135,22 @@ def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "router",
+    ("router", "stitch"),
     [
-        "Top1Router",
-        "{class_path: BranchingRouter, init_args: {begin: 0, stage: 4, settle: 0.25}}",
-        # batches of those who have parted
-        "{class_path: BranchingRouter, init_args: {begin: 0, stage: 2, settle: 0.0, sweeps: 3}}",
+        ("Top1Router", "false"),
+        ("{class_path: BranchingRouter, init_args: {begin: 0, stage: 4, settle: 0.25}}", "false"),
+        # batches of those who have parted; then of towers
+        ("{class_path: BranchingRouter, init_args: {begin: 0, stage: 1, settle: 0.0, sweeps: 3}}", "true"),
     ],
     ids=["loss", "search", "sweeps"],
 )
-def test_processes_hold_the_same_router_of_another_kind(router, tmp_path):
+def test_processes_hold_the_same_router_of_another_kind(router, stitch, tmp_path):
     ranks = run(
         tmp_path / "run",
         "fit",
         *TWO_PROCESSES,
         f"--model.init_args.router={router}",
+        f"--model.init_args.stitch={stitch}",
         "--model.init_args.final_reward=negative_loss",
         "--model.init_args.optimizer.init_args.momentum=0.9",
         "--data.init_args.batch_size=2",

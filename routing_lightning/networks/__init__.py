@@ -10,6 +10,7 @@ from routing_lightning.networks.route import replace_by_routed, route
 from routing_lightning.networks.routed_layer import RoutedLayer
 from routing_lightning.networks.routing import RoutingNetwork
 from routing_lightning.networks.soft_mixture import SoftMixture
+from routing_lightning.networks.stitch import Stitches
 from routing_lightning.networks.task_specific import TaskSpecific
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "RoutingNetwork",
     "SimpleConvNet",
     "SoftMixture",
+    "Stitches",
     "TaskSpecific",
     "replace_by_routed",
     "route",

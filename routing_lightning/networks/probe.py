@@ -16,10 +16,12 @@ class Call(NamedTuple):
     Attributes:
         layer: the layer.
         state_size: size of the state before it.
+        is_vector: whether its activation is one (N, F).
     """
 
     layer: RoutedLayer
     state_size: int
+    is_vector: bool
 
 
 def probe(body: nn.Module, layers: Sequence[RoutedLayer], example: Tensor) -> tuple[list[Call], Tensor]:
@@ -160,5 +162,5 @@ class Probing(OpenPass):
                 f"{where} has PASS but its blocks map {tuple(x.shape[1:])} to {tuple(outputs[0].shape[1:])}; PASS is "
                 "allowed only where input and output have the same size."
             )
-        self.calls.append(Call(layer, layer.state(x).shape[1]))
+        self.calls.append(Call(layer, layer.state(x).shape[1], x.dim() == 2))
         return outputs[0]

@@ -13,6 +13,7 @@ from routing_lightning.networks.pace import check_factor, freeze_old, old_parame
 from routing_lightning.networks.probe import probe
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
 from routing_lightning.networks.specialise import put_in_place
+from routing_lightning.networks.stitch import StitchedPass, Stitches, alone
 from routing_lightning.nn.tasks import checked_tasks
 from routing_lightning.nn.tracing import refuse_tracing
 from routing_lightning.routers.base import Router, RoutingSpec, Trace
@@ -30,6 +31,8 @@ class RoutingNetwork(nn.Module):
         num_tasks: T, number of tasks, at least 1.
         example: inputs (N, ...) such as those to come, of which the first is used; None: the first batch. Give it
             before an optimizer is made or a state is loaded: the router's own parameters are made then.
+        stitch: whether the fully connected layers of all tasks' routes are mixed by cross-stitch units, see
+            :class:`~routing_lightning.networks.Stitches`, as soon as the routes stay.
 
     Attributes:
         layers: the routed layers.
@@ -42,7 +45,14 @@ class RoutingNetwork(nn.Module):
             blocks of a layer each other, PASS a layer that changes sizes, the router the network.
     """
 
-    def __init__(self, body: nn.Module, router: Router, num_tasks: int = 1, example: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        body: nn.Module,
+        router: Router,
+        num_tasks: int = 1,
+        example: Tensor | None = None,
+        stitch: bool = False,
+    ) -> None:
         super().__init__()
         if not isinstance(num_tasks, int) or isinstance(num_tasks, bool) or num_tasks < 1:
             raise UsageError(f"num_tasks is {num_tasks!r}; give a number of tasks, at least 1.")
@@ -56,6 +66,8 @@ class RoutingNetwork(nn.Module):
         # Plain lists, so that the layers keep one name each.
         self.layers = list(dict.fromkeys(routed_layers(body)))
         self.calls: list[RoutedLayer] = []
+        self.stitch = stitch
+        self.stitches: Stitches | None = None
         self.old_blocks: list[int] | None = None
         self.old_lr = 1.0
         if not self.layers:
@@ -82,6 +94,8 @@ class RoutingNetwork(nn.Module):
             [self.layers.index(layer) for layer in self.calls],
         )
         self.router.build(spec)
+        if self.stitch:
+            self.stitches = Stitches(found, self.router, self.num_tasks)
         return output
 
     def forward(
@@ -112,6 +126,9 @@ class RoutingNetwork(nn.Module):
             tasks = tasks.cpu()
         tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
         trace = self.router.start(tasks, explore=explore, generator=generator)
+        if self.stitches is not None and self.router.is_over:
+            with StitchedPass(self.calls, self.stitches, self.router.routes(), tasks):
+                return self.body(x), trace
         with RoutingPass(self, trace) as routing:
             x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
         routing.close()
@@ -177,7 +194,7 @@ class RoutingNetwork(nn.Module):
         """The network of one task: a copy of the body in which the blocks that the task takes replace the layers.
 
         In evaluation it gives what the routing network gives for samples of the task. It holds no router and no other
-        blocks.
+        blocks, but for those that stitches mix in.
 
         Args:
             task: in [0, T).
@@ -189,14 +206,16 @@ class RoutingNetwork(nn.Module):
             raise UsageError("the network has seen no example yet; call build(example) first.")
         if not isinstance(task, int) or isinstance(task, bool) or not 0 <= task < self.num_tasks:
             raise UsageError(f"task is {task!r}; give 0..{self.num_tasks - 1}.")
-        route = self.router.routes()[task].tolist()  # refuses routers that look at activations
+        routes = self.router.routes()  # refuses routers that look at activations
+        route = routes[task].tolist()
         trace = self.router.start(torch.tensor([task]), explore=False)
         blocks = []
         for depth, (layer, action) in enumerate(zip(self.calls, route, strict=True)):
             weight = self.router.decide(trace, torch.empty(1, 0), depth).weight
-            passed = action == layer.blocks.num_blocks
-            block = nn.Identity() if passed else layer.blocks.single(action)
+            block = alone(layer, action)
             blocks.append(block if weight is None else nn.Sequential(block, Scale(weight.detach()[0])))
+        if self.stitches is not None and self.router.is_over:
+            blocks[self.stitches.first :] = self.stitches.specialise(self.calls, routes, task)
         # The copy holds the routed layers themselves, which the blocks then replace: theirs are not copied in vain.
         body = copy.deepcopy(self.body, {id(layer): layer for layer in self.calls})
         return put_in_place(body, self.calls, blocks).eval()

@@ -12,7 +12,8 @@ WAY_OUT = (
 )
 
 
-@torch.compiler.assume_constant_result  # asked itself: torch 2.11 answers "exporting" to all that it compiles
+# Asked itself while compiling: torch 2.11 answers "exporting" to all that it compiles.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_traced() -> bool:
     """Whether what is called now is recorded by ``torch.jit.trace``, ``torch.export`` or ``torch.fx``.
 

@@ -136,6 +136,7 @@ class Router(nn.Module):
 
     Attributes:
         uses_state: whether decisions depend on the activations. If not, :meth:`start` fills in all actions.
+        settles: whether the routes of tasks stay sooner or later, from when on :attr:`is_over` is true.
         joint: whether :meth:`learn` steps with gradients that the network's backward pass leaves, by way of
             :meth:`auxiliary_loss`.
         spec: what there is to decide, known after :meth:`build`.
@@ -145,6 +146,7 @@ class Router(nn.Module):
     """
 
     uses_state: bool = True
+    settles: bool = False
     joint: bool = False
     spec: RoutingSpec
     old_tasks: int = 0
@@ -210,6 +212,11 @@ class Router(nn.Module):
     def copies(self) -> list[BlockCopy]:
         """Blocks to be copied now, with what the optimizer keeps of them; asked once after each :meth:`learn`."""
         return []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the routes of tasks stay as they are from now on."""
+        return False
 
     def hold_tasks(self, count: int) -> None:
         """Keeps the routes of the first tasks as they are, whatever comes.

@@ -88,6 +88,7 @@ class BranchingRouter(HostModule, Router):
     """
 
     uses_state = False
+    settles = True
     opened: Tensor
     closed: Tensor
     batches: Tensor

@@ -29,6 +29,7 @@ class FixedRoutes(HostModule, Router):
     """
 
     uses_state = False
+    settles = True
     table: Tensor
 
     def __init__(
@@ -80,6 +81,11 @@ class FixedRoutes(HostModule, Router):
                 f"below {sizes} (the actions at each depth)."
             )
         return torch.tensor(rows, dtype=torch.long)
+
+    @property
+    def is_over(self) -> bool:
+        """Always: the routes stay from the start."""
+        return True
 
     def start(self, tasks: Tensor, *, explore: bool, generator: torch.Generator | None = None) -> Trace:
         """The trace of a batch with each sample's route; see the base class."""

@@ -56,8 +56,10 @@ BODIES = {
         "network": partial(RoutingAllLayers, filters=8, conv_layers=2, hidden=8, num_blocks=7, norm="block")
     },
     "modules": {"network": layered(*modules())},
+    "stitched": {"num_blocks": 7, "stitch": True},
 }
 CASES = [*((router, "fc") for router in ROUTERS), *(("wpl", body) for body in BODIES), ("logits", "own statistics")]
+CASES = [*(case for case in CASES if case != ("wpl", "stitched")), ("fixed", "stitched"), ("branching", "stitched")]
 
 
 @pytest.mark.parametrize(("router", "body"), CASES)

@@ -118,7 +118,19 @@ def branching(**options) -> LightningModule:
     )
 
 
-MODELS = {"routed": routed, "branching": branching, "by_network": by_network, "baseline": baseline}
+def stitched(**options) -> LightningModule:
+    """The search ends within the second epoch of five batches; from then on towers are mixed."""
+    router = BranchingRouter(PairedDifference(lr=5.0), begin=0, stage=2)
+    return routed(router=router, final_reward="negative_loss", stitch=True, **options)
+
+
+MODELS = {
+    "routed": routed,
+    "branching": branching,
+    "stitched": stitched,
+    "by_network": by_network,
+    "baseline": baseline,
+}
 
 
 def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, **options) -> tuple[Trainer, Curves]:
@@ -192,6 +204,7 @@ def check_every_place(make, tmp_path: Path, model_options: dict, **options) -> N
         ("routed", "epoch"),
         ("routed", "step"),
         ("branching", "step"),
+        ("stitched", "epoch"),
         ("routed", "plateau"),
         ("by_network", "epoch"),
         ("baseline", "plateau"),

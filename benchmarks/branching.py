@@ -12,16 +12,24 @@ DEPTHS = 7
 LONG = 10**9  # batches that a depth stays open
 
 
-def branching(device: str, depth: int | None) -> RoutedStep:
+def branching(device: str, depth: int | None, stitch: bool = False) -> RoutedStep:
     """A step whose router keeps a depth open, from 0, half of the tasks parted above it; None: all is over."""
     router = BranchingRouter(PairedDifference(normalised=False, lr=1e-9), begin=0, stage=LONG)
     body = RoutingAllLayers(SHAPE, TASKS, CLASSES, hidden=HIDDEN, num_blocks=TASKS + 1)
-    step = RoutedStep(TASKS, TASKS + 1, device, body, router)
+    step = RoutedStep(TASKS, TASKS + 1, device, body, router, stitch)
     parted = 0 if depth is None else depth + 1
     router.routes_so_far[::2, parted:] = 1
     router.opened.fill_(DEPTHS - (depth or 0))
     router.closed.fill_(DEPTHS if depth is None else DEPTHS - depth - 1)
     router.waited.fill_(LONG // 2)  # the copies have settled
+    return step
+
+
+def stitched(device: str) -> RoutedStep:
+    """A step in which each task has fully connected layers of its own, which cross-stitch units mix."""
+    step = branching(device, None, stitch=True)
+    assert isinstance(step.router, BranchingRouter)
+    step.router.routes_so_far[:, -3:] = 1
     return step
 
 
@@ -34,6 +42,7 @@ def compare(size: int, options: Options) -> Table:
     ways: dict[str, Way] = {
         "plain": partial(plain, batch),
         "after the search": partial(branching(device, None), batch),
+        "after the search, stitched": partial(stitched(device), batch),
     }
     for depth in (DEPTHS - 1, 3, 0):
         ways[f"search at layer {depth + 1} of {DEPTHS}"] = partial(branching(device, depth), batch)

@@ -44,7 +44,7 @@ APART = (
 
 
 # What any method may have besides, and what its name then ends with.
-EXTRAS = {"joint_loss": "joint loss", "label_smoothing": "label smoothing", "flip_test": "flip"}
+EXTRAS = {"joint_loss": "joint loss", "label_smoothing": "label smoothing", "flip_test": "flip", "stitch": "stitch"}
 
 
 def paper_values() -> dict[tuple[str, str], dict[int, float]]:

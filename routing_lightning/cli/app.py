@@ -267,6 +267,12 @@ class RoutingCLI(LightningCLI):
             value = config.trainer.get(option)
             if isinstance(value, (int, float)) and not value > 0:
                 raise UsageError(f"trainer.{option} is {value}; give a number above 0, or leave it out.")
+        registry = config.trainer.get("model_registry")
+        if registry is not None and not re.search("[A-Za-z]", registry):
+            raise UsageError(
+                f"trainer.model_registry is {registry!r}; give the name of a model in the hub, such as my-team/my-model, "
+                "or leave it out."
+            )
         for option, off in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
             value = config.trainer.get(option)
             if value not in (off, None) and "RoutedClassifier" in str(config.model.get("class_path")):
@@ -352,7 +358,8 @@ class RoutingCLI(LightningCLI):
         try:
             return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:
-            raise UsageError(f"the Trainer refuses its options: {refused_option(str(error))}") from error
+            refusal = refused_option(with_values(str(error), self.trainer_options()))
+            raise UsageError(f"the Trainer refuses its options: {refusal}") from error
 
     def trainer_options(self) -> dict[str, Any]:
         """The Trainer's options as they were given; empty if that is not known yet."""
@@ -539,6 +546,13 @@ def refused_option(text: str) -> str:
     )
 
 
+def with_values(text: str, options: Mapping[str, Any]) -> str:
+    """What Lightning says, and after it the values that it does not name of the options that it names in backticks."""
+    names = dict.fromkeys(name for name in re.findall(r"`(?:Trainer\()?(\w+)", text) if name in options)
+    values = [f"trainer.{name} is {options[name]}" for name in names if str(options[name]) not in text]
+    return f"{' '.join(text.split()).rstrip('.')} ({', '.join(values)})." if values else text
+
+
 _OFFERED = re.compile(
     r"(.*)(?:only be one of|Allowed algorithms:|metrics:|metrics are:|of the following:|can be) "
     r"(.*?)(?:, got (\w+)| HINT:.*|\. Condition.*|\.?)$"
@@ -555,7 +569,7 @@ def nearest_choice(text: str, options: Mapping[str, Any]) -> str:
     text = " ".join(text.split())
     offered = _OFFERED.match(text)
     if offered is None:
-        return text
+        return with_values(text, options)
     choices = re.findall(r"[\w/+.-]+", offered[2])
     given = [options.get(name) for name in re.findall(r"`(\w+)`", offered[1])]
     given += [offered[3], *re.findall(r"monitor='([^']+)'", offered[1]), *re.findall(r"metric `?([^`\s]+)", offered[1])]

@@ -146,7 +146,7 @@ class RoutingCLI(LightningCLI):
         if given not in NO_CHECKPOINT and not (option == "ckpt_path" and given in LIGHTNINGS):
             root = Path(local_path(words.value("trainer.default_root_dir") or "."))
             path = checkpoints.find(given, root, option=option)
-            if given in ("last", "best"):
+            if given in ("last", "best") and folders.is_first_process():
                 print(f"{option} {given}: {path}")
             goes_on = words.command == "fit" and option == "ckpt_path"
             parts = (
@@ -270,8 +270,8 @@ class RoutingCLI(LightningCLI):
         registry = config.trainer.get("model_registry")
         if registry is not None and not re.search("[A-Za-z]", registry):
             raise UsageError(
-                f"trainer.model_registry is {registry!r}; give the name of a model in the hub, such as my-team/my-model, "
-                "or leave it out."
+                f"trainer.model_registry is {registry!r}; give the name of a model in the hub, such as "
+                "my-team/my-model, or leave it out."
             )
         for option, off in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
             value = config.trainer.get(option)
@@ -615,6 +615,17 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
     return None
 
 
+def is_first_to_tell() -> bool:
+    """Whether no other process of the run has told of a mistake: all of them may find it, and one tells it."""
+    if not (dist.is_available() and dist.is_initialized()):
+        # Processes that the first one starts begin when it has come further; torchrun starts all of them at once.
+        return "TORCHELASTIC_RUN_ID" not in os.environ or folders.is_first_process()
+    try:
+        return bool(dist.distributed_c10d._get_default_store().add("routing_lightning_told", 1) == 1)
+    except RuntimeError:  # the store went with the first process
+        return folders.is_first_process()
+
+
 def run(words: list[str]) -> RoutingCLI:
     """Runs a method of the Trainer.
 
@@ -661,7 +672,8 @@ def run(words: list[str]) -> RoutingCLI:
             raise
         trainer = getattr(cli[0], "trainer", None) if cli else None
         refused = trainer is None or trainer.global_step <= cli[0].first_step
-        print(f"error: {mistake}", file=sys.stderr)
+        if is_first_to_tell():
+            print(f"error: {mistake}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
     finally:
         if cli:

@@ -192,12 +192,7 @@ def test_other_commands_run_on_two_processes(command, tmp_path):
 
 def test_what_all_processes_find_wrong_is_told_once(tmp_path):
     cycle = "{class_path: OneCycleLR, init_args: {max_lr: 0.05, total_steps: 2}}"
-    words = [
-        *TWO_PROCESSES,
-        f"--model.init_args.lr_scheduler={cycle}",
-        "--trainer.enable_progress_bar=false",
-        "--record=null",
-    ]
+    options = [f"--model.init_args.lr_scheduler={cycle}", "--trainer.enable_progress_bar=false", "--record=null"]
     done = forks.run_processes(tmp_path, 2, "fit", *TWO_PROCESSES, *options)
     assert [one.returncode for one in done] == [1, 1]
     told = [line for one in done for line in one.stderr.splitlines() if line.startswith("error: ")]

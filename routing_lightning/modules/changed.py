@@ -1,11 +1,11 @@
-"""What becomes of a router's options that differ from those of the checkpoint that a run goes on from, or starts with.
+"""What becomes of a model's options that differ from those of the checkpoint that a run goes on from, or starts with.
 
-What a router has learned is read by some of its options, and others were settled when its training began: with other
-values they would do nothing, or give what is saved another meaning.
+What a router has learned is read by some of its options, and others were settled when its training began, as those of
+optimizers and schedules are: with other values they would do nothing, or give what is saved another meaning.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -34,7 +34,9 @@ class Rule(Enum):
     SETTLED = auto()
     """What it asks for lies in the saved state, which holds."""
     OPTIMIZER = auto()
-    """What it asks for lies in the state of the router's optimizer, which a new run makes anew."""
+    """What it asks for lies in the state of an optimizer or schedule, which a new run makes anew."""
+    COUNTS = auto()
+    """What a schedule has counted is in its unit."""
     PARTS = auto()
     """It says which weights learn, and so what the optimizer holds; the saved policies do not depend on it."""
     FREE = auto()
@@ -60,6 +62,12 @@ RULES: dict[type, dict[str, Rule]] = {
 }
 """Options by the class that has them, derived classes included; all others are free."""
 
+OF_MODEL = {"optimizer": Rule.OPTIMIZER, "lr_scheduler": Rule.OPTIMIZER, "lr_interval": Rule.COUNTS}
+"""Options of a model beside its router; all others are free."""
+
+SIZES = ("num_tasks", "num_classes", "image_shape")
+"""Options of a model that come from its data, which are looked at apart."""
+
 MEANT = {(BranchingRouter, "learner"): "PairedDifference", (GradientLearner, "optimizer"): "SGD"}
 """Classes that null stands for."""
 
@@ -69,12 +77,13 @@ class Change:
     """An option that is another one than in the checkpoint.
 
     Attributes:
-        owner: name of the class that has it; "the model" for the router itself.
+        owner: name of the class that has it; "the model" for those of the model.
         option: its name.
         saved: its value in the checkpoint; of a class its name.
         own: its value now.
         rule: what it has to do with what is saved.
         is_class: whether it is a part, of another class.
+        of_router: whether it is the router, or within it.
     """
 
     owner: str
@@ -83,11 +92,12 @@ class Change:
     own: Any
     rule: Rule
     is_class: bool = False
+    of_router: bool = False
 
     @property
     def is_refused(self) -> bool:
         """Whether a run cannot go on with it."""
-        return self.rule in (Rule.READS, Rule.PARTS) or (self.rule == Rule.OPTIMIZER and self.is_class)
+        return self.rule in (Rule.READS, Rule.PARTS, Rule.COUNTS) or (self.rule == Rule.OPTIMIZER and self.is_class)
 
     @property
     def is_of_policies(self) -> bool:
@@ -101,12 +111,12 @@ class Change:
             f"that, or {ANEW}."
         )
 
-    def is_past(self, router: Router) -> bool:
+    def is_past(self, router: Router | None) -> bool:
         """Whether it is of a search that is over."""
-        over = isinstance(router, BranchingRouter) and router.is_over
+        over = self.of_router and isinstance(router, BranchingRouter) and router.is_over
         return over and self.rule not in (Rule.OPTIMIZER, Rule.PARTS)
 
-    def is_free(self, router: Router) -> bool:
+    def is_free(self, router: Router | None) -> bool:
         """Whether it holds from here on."""
         if self.is_past(router):
             return False
@@ -114,7 +124,7 @@ class Change:
             return router.stage is not None and not router.opened and router.begin > 0
         return self.rule == Rule.FREE
 
-    def told(self, router: Router) -> str:
+    def told(self, router: Router | None) -> str:
         """What a run that goes on makes of it, in a sentence."""
         if self.is_past(router):
             return (
@@ -122,9 +132,9 @@ class Change:
                 f"nothing, since the search for routes is over; to search anew, {ANEW}."
             )
         if self.is_free(router):
+            stays = "; what the router has learned stays" if self.of_router else ""
             return (
-                f"{self.option} of {self.owner} is {self.own} from here on, not {self.saved} of the checkpoint; what "
-                "the router has learned stays."
+                f"{self.option} of {self.owner} is {self.own} from here on, not {self.saved} of the checkpoint{stays}."
             )
         return (
             f"{self.owner} goes on with {self.option} {self.saved} of the checkpoint, not {self.own} of the config; "
@@ -142,22 +152,22 @@ def changes(saved: Any, own: Any) -> list[Change]:
     """
     if not _is_part(saved) or not _is_part(own):
         return []
-    return list(_of_option("the model", "router", saved, own, Rule.READS, None))
+    found = _of_option("the model", "router", saved, own, Rule.READS, None)
+    return [replace(change, of_router=True) for change in found]
 
 
-def other_kinds(saved: Any, own: Any) -> list[Change]:
-    """Optimizer and schedule of the network that are of other classes, where both runs say which.
+def model_changes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[Change]:
+    """Options of a model that differ, those of its router included, where both runs say which.
 
     Args:
         saved: hyperparameters of the model in a checkpoint.
         own: those of the model.
     """
-    pairs = [(option, saved.get(option), own.get(option)) for option in ("optimizer", "lr_scheduler")]
-    return [
-        Change("the model", option, _name(before), _name(now), Rule.OPTIMIZER, is_class=True)
-        for option, before, now in pairs
-        if _is_part(before) and _is_part(now) and _name(before) != _name(now)
-    ]
+    found = changes(saved.get("router"), own.get("router"))
+    for option in (key for key in own if key in saved and key not in ("router", *SIZES) and key[0] != "_"):
+        found += _of_option("the model", option, saved[option], own[option], OF_MODEL.get(option, Rule.FREE), None)
+    schedules = [of.get("lr_scheduler", "made in Python") for of in (saved, own)]
+    return [change for change in found if change.rule != Rule.COUNTS or None not in schedules]
 
 
 def _of_option(owner: str, option: str, saved: Any, own: Any, rule: Rule, meant: str | None) -> Iterator[Change]:

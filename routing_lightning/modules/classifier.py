@@ -19,7 +19,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.integers import INTEGERS
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
 from routing_lightning.modules.averaging import end_with_averages, keep_counts
-from routing_lightning.modules.changed import ANEW, Change, other_kinds
+from routing_lightning.modules.changed import ANEW, Change, model_changes
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
@@ -36,7 +36,7 @@ from routing_lightning.modules.resume import (
     settle,
     without_finders,
 )
-from routing_lightning.modules.schedule import check_known, check_lasts
+from routing_lightning.modules.schedule import check_known, check_lasts, open_length
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
@@ -489,8 +489,8 @@ class TaskClassifier(OptimizingModule):
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
 
     def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
-        """Options by which the saved state is read and that are others than the checkpoint's, as far as it says."""
-        return other_kinds(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}, self.hparams)
+        """Options that are others than the checkpoint's, as far as the command line made both."""
+        return model_changes(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}, self.hparams)
 
     def begin_with(self, checkpoint: dict[str, Any]) -> None:
         """Takes weights, policies and what the tasks ask for from a checkpoint, for a new run; nothing else of its run.
@@ -544,12 +544,12 @@ class TaskClassifier(OptimizingModule):
         self.milestones = Milestones()
         for parameter in self.parameters():
             parameter.grad = None  # of a run that was broken off
+        check_lasts(self.trainer, self.run_length)
+        check_known(self.trainer)
         if self.trainer.ckpt_path is not None:
             if restored is not None:
                 self.resume(restored)
             self.tell_kept_values()
-        check_lasts(self.trainer, self.run_length)
-        check_known(self.trainer)
         self.set_logged_step()  # callbacks may log before the next batch does
         loop = self.trainer.fit_loop
         # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
@@ -595,7 +595,7 @@ class TaskClassifier(OptimizingModule):
             parameter.grad = gradient.to(parameter)
 
     def tell_kept_values(self) -> None:
-        """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config.
+        """Says what becomes of options that differ from those of the checkpoint; the optimizer's values, too.
 
         Raises:
             UsageError: if those are of an optimizer of another kind.
@@ -615,6 +615,23 @@ class TaskClassifier(OptimizingModule):
                     f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
                     f"it, {ANEW}."
                 )
+        kind, router = type(self.trainer.optimizers[0]).__name__, getattr(self, "router", None)
+        for change in self.changed:
+            if not change.of_router and change.owner == kind and change.option in self.configured:
+                continue  # told right above
+            tell = rank_zero_info if change.is_free(router) else rank_zero_warn
+            tell(change.told(router))
+        self.changed = []
+        length = open_length(self.make_lr_scheduler)
+        if length is None:
+            return
+        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
+        kept, own = getattr(scheduler, length), self.run_length(self.lr_interval)
+        if kept != own:
+            rank_zero_warn(
+                f"{type(scheduler).__name__} goes on with {length} {kept} of the checkpoint, not {own}, the length of "
+                f"the run; to change it, {ANEW}."
+            )
 
     def set_logged_step(self, back: int = 0) -> None:
         """Sets the step that loggers are told: Lightning counts it apart and, after a resume, one off in places.

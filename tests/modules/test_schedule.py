@@ -99,6 +99,18 @@ def test_a_resumed_run_keeps_its_schedule_and_says_nothing_of_it(model, tmp_path
     assert not [warning for warning in recwarn if "goes on with" in str(warning.message)]
 
 
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_length_that_was_left_to_a_shorter_run_stays_and_is_told(interval, tmp_path, recwarn):
+    cosine = partial(CosineAnnealingLR, T_max=-1)
+    made = partial(MODELS["routed"], lr_scheduler=cosine, lr_interval=interval)
+    fit(made(), ModelCheckpoint(tmp_path, filename="end"))
+    resumed, _ = fit(made(), ckpt_path=tmp_path / "end.ckpt", max_epochs=3)
+    before, now = (2 * BATCHES, 3 * BATCHES) if interval == "step" else (2, 3)
+    assert schedulers(resumed)[0].T_max == before
+    said = f"CosineAnnealingLR goes on with T_max {before} of the checkpoint, not {now}, the length of the run"
+    assert [said in str(warning.message) for warning in recwarn].count(True) == 1
+
+
 def test_given_lengths_stay():
     for schedule in (
         partial(OneCycleLR, max_lr=0.1, total_steps=7),

@@ -6,70 +6,20 @@ optimizers and schedules are: with other values they would do nothing, or give w
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Any
 
-from routing_lightning.routers import (
-    WPL,
-    BranchingRouter,
-    FixedRoutes,
-    GradientLearner,
-    GumbelRouter,
-    MLPPolicy,
-    RewardRouter,
-    Router,
-    Top1Router,
-)
+from routing_lightning.routers import BranchingRouter, Router
+from routing_lightning.routers.rules import Rule
 from routing_lightning.trust import imported
 
 ANEW = "start a new run from the weights (--weights in place of --ckpt_path)"
 """What to do to change what a resumed run has from its checkpoint."""
-
-
-class Rule(Enum):
-    """What an option has to do with what is saved."""
-
-    READS = auto()
-    """What is saved is read by it: with another value it would mean something else, or not fit."""
-    SETTLED = auto()
-    """What it asks for lies in the saved state, which holds."""
-    OPTIMIZER = auto()
-    """What it asks for lies in the state of an optimizer or schedule, which a new run makes anew."""
-    COUNTS = auto()
-    """What a schedule has counted is in its unit."""
-    PARTS = auto()
-    """It says which weights learn, and so what the optimizer holds; the saved policies do not depend on it."""
-    FREE = auto()
-    """It holds from here on."""
-
-
-_MLP = {"hidden": Rule.READS}
-RULES: dict[type, dict[str, Rule]] = {
-    RewardRouter: {
-        **dict.fromkeys(("policy", "learner", "agents"), Rule.READS),
-        **dict.fromkeys(("old_tasks", "old_blocks", "old_lr"), Rule.PARTS),
-    },
-    BranchingRouter: {
-        **dict.fromkeys(("learner", "order", "sweeps", "candidates"), Rule.READS),
-        **dict.fromkeys(("begin", "search", "stage"), Rule.SETTLED),
-    },
-    FixedRoutes: dict.fromkeys(("routes", "seed", "shared_depths"), Rule.SETTLED),
-    GumbelRouter: _MLP,
-    Top1Router: _MLP,
-    MLPPolicy: {**_MLP, "depth_input": Rule.READS},
-    WPL: {"baseline": Rule.READS},
-    GradientLearner: dict.fromkeys(("lr", "optimizer", "lr_scheduler"), Rule.OPTIMIZER),
-}
-"""Options by the class that has them, derived classes included; all others are free."""
 
 OF_MODEL = {"optimizer": Rule.OPTIMIZER, "lr_scheduler": Rule.OPTIMIZER, "lr_interval": Rule.COUNTS}
 """Options of a model beside its router; all others are free."""
 
 SIZES = ("num_tasks", "num_classes", "image_shape")
 """Options of a model that come from its data, which are looked at apart."""
-
-MEANT = {(BranchingRouter, "learner"): "PairedDifference", (GradientLearner, "optimizer"): "SGD"}
-"""Classes that null stands for."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +146,8 @@ def _within(saved: dict[str, Any], own: dict[str, Any], rule: Rule) -> Iterator[
         inner: Rule = rule if rule == Rule.OPTIMIZER else Rule.FREE
         meant = None
         for base in () if kind is None else kind.__mro__:
-            if option in RULES.get(base, {}):
-                inner, meant = RULES[base][option], MEANT.get((base, option))
+            if option in vars(base).get("option_rules", {}):
+                inner, meant = vars(base)["option_rules"][option], vars(base).get("null_means", {}).get(option)
                 break
         yield from _of_option(str(name), option, before[option], now[option], inner, meant)
 

@@ -4,6 +4,7 @@ import copy
 import inspect
 import re
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ import torch
 import routing_lightning.routers as routers
 from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.changed import Rule, changes, model_changes
+from routing_lightning.modules.changed import changes, model_changes
 from routing_lightning.routers import RoutingSpec
+from routing_lightning.routers.rules import OptionRules, Rule
 from tests.conftest import toy_model
 from tests.modules.test_routed import fit
 
@@ -167,6 +169,22 @@ def test_what_the_saved_state_depends_on_is_never_said_to_hold_from_here_on(name
         assert change.is_refused and change.is_of_policies
     elif not all(torch.equal(before[key], after[key]) for key in before):
         assert change.rule != Rule.FREE
+
+
+class OwnPolicy(routers.MLPPolicy):
+    """A part of a user's own says what its options have to do with what is saved; those of its base class hold."""
+
+    option_rules: ClassVar[OptionRules] = {"width": Rule.SETTLED}
+
+
+def test_rules_of_a_part_of_ones_own_and_of_its_base_class_hold():
+    def policy(**options):
+        own = {"class_path": f"{__name__}.OwnPolicy", "init_args": {"width": 1, "hidden": 1, "other": 1} | options}
+        return part("RewardRouter", policy=own)
+
+    for option, rule in {"width": Rule.SETTLED, "hidden": Rule.READS, "other": Rule.FREE}.items():
+        (change,) = changes(policy(), policy(**{option: 2}))
+        assert (change.option, change.rule) == (option, rule)
 
 
 def test_null_is_what_it_stands_for_and_modules_have_more_than_one_path():

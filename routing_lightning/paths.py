@@ -4,6 +4,7 @@ import os
 import re
 from argparse import ArgumentTypeError
 from pathlib import Path
+from urllib.parse import unquote
 
 from routing_lightning.errors import UsageError
 
@@ -12,7 +13,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """A path on this machine: ``~`` is the home folder, ``file://`` may stand in front.
+    """A path on this machine: ``~`` is the home folder, ``file://`` may stand in front, with %20 for a space.
 
     Raises:
         UsageError: if it lies elsewhere, such as ``s3://...`` or ``memory://...``, or in the home folder of nobody.
@@ -28,7 +29,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
         return path
     if scheme[1] != "file":
         raise UsageError(f"{text} lies on {scheme[1]}, not on this machine; give the path of a folder or file here.")
-    return "/" + text[scheme.end() :].lstrip("/")
+    return "/" + unquote(text[scheme.end() :]).lstrip("/")
 
 
 def run_folder(folder: Path) -> Path:

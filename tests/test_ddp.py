@@ -189,3 +189,12 @@ def test_other_commands_run_on_two_processes(command, tmp_path):
         (path,) = (tmp_path / command).rglob("predictions.csv")
         rows = path.read_text().splitlines()
         assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(ranks[0]["counted"]))
+
+
+def test_what_all_processes_find_wrong_is_told_once(tmp_path):
+    cycle = "{class_path: OneCycleLR, init_args: {max_lr: 0.05, total_steps: 2}}"
+    options = [f"--model.init_args.lr_scheduler={cycle}", "--trainer.enable_progress_bar=false", "--record=null"]
+    done = forks.run_processes(tmp_path, 2, "fit", *TWO_PROCESSES, *options)
+    assert [one.returncode for one in done] == [1, 1]
+    told = [line for one in done for line in one.stderr.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1 and "OneCycleLR ends after 2 epochs but the run makes 10" in told[0]

@@ -41,7 +41,7 @@ from routing_lightning.callbacks import (
     TaskResults,
 )
 from routing_lightning.callbacks.predictions import PredictionTable
-from routing_lightning.cli import checkpoints, folders, predicting, tables
+from routing_lightning.cli import checkpoints, folders, predicting, resuming, tables
 from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES
 from routing_lightning.cli.progress import NarrowProgressBar
 from routing_lightning.cli.quiet import keep_quiet
@@ -63,6 +63,9 @@ ABOVE_ZERO = ("val_check_interval", "check_val_every_n_epoch", "num_nodes")
 
 # What stands for no checkpoint.
 NO_CHECKPOINT = (None, "", "null")
+
+# Words for a checkpoint that Lightning itself understands.
+LIGHTNINGS = ("hpc", "registry")
 
 # What `record` holds by default: shows what the router learns, at intervals that cost next to nothing.
 RECORD = tuple(
@@ -93,7 +96,13 @@ class SaveConfig(SaveConfigCallback):
             super().setup(trainer, pl_module, stage)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Adds the config, as YAML text."""
+        """Adds the config, as YAML text, with the batch size that BatchSizeFinder may have found."""
+        data, found = (
+            self.config.get("data.init_args"),
+            getattr(getattr(trainer, "datamodule", None), "batch_size", None),
+        )
+        if found is not None and data is not None and "batch_size" in data:
+            data["batch_size"] = found
         checkpoint[CONFIG_KEY] = self.parser.dump(self.config, skip_none=False)
 
 
@@ -108,12 +117,16 @@ class RoutingCLI(LightningCLI):
         claimed: folders that loggers of the user's have got.
         trusted: modules that the user has named with ``--trust``.
         first_step: optimizer steps that the checkpoint which a training goes on from has made.
+        so_far: config of the run that a training goes on with; None if it goes on with none, or that is not known.
+        was_over: whether that run was over already, and nothing was trained.
     """
 
     folder: Path | None = None
     claimed: Sequence[Path] = ()
     trusted: tuple[str, ...] = ()
     first_step: int = 0
+    so_far: dict[str, Any] | None = None
+    was_over: bool = False
 
     # -- words and options ---------------------------------------------------------------------------------------------
 
@@ -130,12 +143,18 @@ class RoutingCLI(LightningCLI):
         first: list[str] = []
         last: list[str] = []
         option, given = source_of(words)
-        if given not in (*NO_CHECKPOINT, "hpc", "registry"):  # the last two are Lightning's own words
+        if given not in NO_CHECKPOINT and not (option == "ckpt_path" and given in LIGHTNINGS):
             root = Path(local_path(words.value("trainer.default_root_dir") or "."))
             path = checkpoints.find(given, root, option=option)
-            if given in ("last", "best"):
+            if given in ("last", "best") and folders.is_first_process():
                 print(f"{option} {given}: {path}")
-            config = checkpoints.config_of(path, words.trusted, words.names())
+            goes_on = words.command == "fit" and option == "ckpt_path"
+            parts = (
+                checkpoints.OF_RUN if goes_on else checkpoints.OF_TRAINING if option == "weights" else checkpoints.PARTS
+            )
+            config = checkpoints.config_of(path, words.trusted, words.names(), parts)
+            if config and goes_on:
+                config = self.so_far = resuming.without_finders(config)
             images = words.value("images") if words.command == "predict" else None
             if images is not None:
                 config = config or {}
@@ -149,6 +168,8 @@ class RoutingCLI(LightningCLI):
             raise UsageError("images needs a trained network; give its checkpoint with --ckpt_path.")
         command = [] if words.command is None else [words.command]
         self.config = parser.parse_args([*first, *words.before, *command, *words.after, *last])
+        if self.so_far is not None:
+            resuming.drop_repeated(self.config[words.command].trainer)
 
     def _parse_ckpt_path(self) -> None:
         """Switches off Lightning's way, by which a checkpoint's values silently replace those of the command line."""
@@ -222,6 +243,9 @@ class RoutingCLI(LightningCLI):
                 kwargs["ckpt_path"], self.first_step = None, 0
                 if self.trainer.is_global_zero:
                     print(f"ckpt_path {path} holds weights alone: training begins at epoch 0")
+            elif self.so_far is not None and self.trainer.is_global_zero:
+                for difference in resuming.differences(self.so_far, self.config_dump):
+                    print(difference)
         return kwargs
 
     # -- making the parts ----------------------------------------------------------------------------------------------
@@ -243,6 +267,12 @@ class RoutingCLI(LightningCLI):
             value = config.trainer.get(option)
             if isinstance(value, (int, float)) and not value > 0:
                 raise UsageError(f"trainer.{option} is {value}; give a number above 0, or leave it out.")
+        registry = config.trainer.get("model_registry")
+        if registry is not None and not re.search("[A-Za-z]", registry):
+            raise UsageError(
+                f"trainer.model_registry is {registry!r}; give the name of a model in the hub, such as "
+                "my-team/my-model, or leave it out."
+            )
         for option, off in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
             value = config.trainer.get(option)
             if value not in (off, None) and "RoutedClassifier" in str(config.model.get("class_path")):
@@ -328,7 +358,8 @@ class RoutingCLI(LightningCLI):
         try:
             return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:
-            raise UsageError(f"the Trainer refuses its options: {refused_option(str(error))}") from error
+            refusal = refused_option(with_values(str(error), self.trainer_options()))
+            raise UsageError(f"the Trainer refuses its options: {refusal}") from error
 
     def trainer_options(self) -> dict[str, Any]:
         """The Trainer's options as they were given; empty if that is not known yet."""
@@ -349,6 +380,9 @@ class RoutingCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Prints accuracy per task, where the checkpoint is, and how to go on."""
+        self.was_over = self.trainer.ckpt_path is not None and not self.model.began
+        if self.was_over:  # which the model has told
+            return
         self.print_accuracies("val")
         log_dir = self.trainer.log_dir
         if not self.trainer.is_global_zero or not log_dir:
@@ -512,6 +546,13 @@ def refused_option(text: str) -> str:
     )
 
 
+def with_values(text: str, options: Mapping[str, Any]) -> str:
+    """What Lightning says, and after it the values that it does not name of the options that it names in backticks."""
+    names = dict.fromkeys(name for name in re.findall(r"`(?:Trainer\()?(\w+)", text) if name in options)
+    values = [f"trainer.{name} is {options[name]}" for name in names if str(options[name]) not in text]
+    return f"{' '.join(text.split()).rstrip('.')} ({', '.join(values)})." if values else text
+
+
 _OFFERED = re.compile(
     r"(.*)(?:only be one of|Allowed algorithms:|metrics:|metrics are:|of the following:|can be) "
     r"(.*?)(?:, got (\w+)| HINT:.*|\. Condition.*|\.?)$"
@@ -528,7 +569,7 @@ def nearest_choice(text: str, options: Mapping[str, Any]) -> str:
     text = " ".join(text.split())
     offered = _OFFERED.match(text)
     if offered is None:
-        return text
+        return with_values(text, options)
     choices = re.findall(r"[\w/+.-]+", offered[2])
     given = [options.get(name) for name in re.findall(r"`(\w+)`", offered[1])]
     given += [offered[3], *re.findall(r"monitor='([^']+)'", offered[1]), *re.findall(r"metric `?([^`\s]+)", offered[1])]
@@ -572,6 +613,17 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
         # A class refused what it was given, or needs a library that is not there, such as a logger's.
         return UsageError(f"{one_sentence(str(error))}; give other values, or leave it out.")
     return None
+
+
+def is_first_to_tell() -> bool:
+    """Whether no other process of the run has told of a mistake: all of them may find it, and one tells it."""
+    if not (dist.is_available() and dist.is_initialized()):
+        # Processes that the first one starts begin when it has come further; torchrun starts all of them at once.
+        return "TORCHELASTIC_RUN_ID" not in os.environ or folders.is_first_process()
+    try:
+        return bool(dist.distributed_c10d._get_default_store().add("routing_lightning_told", 1) == 1)
+    except RuntimeError:  # the store went with the first process
+        return folders.is_first_process()
 
 
 def run(words: list[str]) -> RoutingCLI:
@@ -620,12 +672,13 @@ def run(words: list[str]) -> RoutingCLI:
             raise
         trainer = getattr(cli[0], "trainer", None) if cli else None
         refused = trainer is None or trainer.global_step <= cli[0].first_step
-        print(f"error: {mistake}", file=sys.stderr)
+        if is_first_to_tell():
+            print(f"error: {mistake}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
     finally:
         if cli:
             for folder in {cli[0].folder, *cli[0].claimed}:
-                folders.forget(folder, refused)
+                folders.forget(folder, refused or cli[0].was_over)
         # Lightning leaves gloo's connections to the interpreter's end, at which their threads may abort the process.
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()

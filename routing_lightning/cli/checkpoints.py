@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 import yaml
 
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import local_path
-from routing_lightning.trust import Trust
+from routing_lightning.trust import Trust, signature_of
 
 CONFIG_KEY = "routing_lightning_config"
 """Key of a checkpoint below which the config of its run lies, as YAML text."""
@@ -18,7 +19,16 @@ SIZES = ("num_tasks", "num_classes", "image_shape")
 """What a model gets from its data, by the names that both have for it."""
 
 PARTS = ("seed_everything", "threads", "model", "data")
-"""What is taken from a checkpoint's config."""
+"""What is taken from a checkpoint's config, whatever is done with it."""
+
+OF_TRAINING = (*PARTS, "trainer", "detect", "record")
+"""What a new training takes that begins with a checkpoint's weights."""
+
+OF_RUN = (*OF_TRAINING, "name")
+"""What a training takes that goes on from a checkpoint."""
+
+PLACES = ("default_root_dir", "model_registry")
+"""Options of the Trainer that say where a run writes: a checkpoint does not decide it for the run that takes it."""
 
 _LONGEST_TEXT = 1_000_000
 
@@ -40,13 +50,16 @@ def load(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def config_of(path: Path, trusted: Sequence[str], named: set[str]) -> dict[str, Any] | None:
-    """Model, data, seed and threads of the run that wrote a checkpoint; None if it holds no config.
+def config_of(
+    path: Path, trusted: Sequence[str], named: set[str], parts: Sequence[str] = PARTS
+) -> dict[str, Any] | None:
+    """Config of the run that wrote a checkpoint; None if it holds none.
 
     Args:
         path: the checkpoint.
         trusted: modules of the user's that it may name.
         named: classes that the user has named.
+        parts: what of it is wanted, :data:`PARTS`, :data:`OF_TRAINING` or :data:`OF_RUN`.
 
     Raises:
         UsageError: if it cannot be read, or names what it may not name; see :mod:`routing_lightning.trust`.
@@ -67,11 +80,36 @@ def config_of(path: Path, trusted: Sequence[str], named: set[str]) -> dict[str, 
     if not isinstance(config, dict):
         raise UsageError(wrong)
     trust = Trust(f"checkpoint {path}", trusted, named)
-    hints = {"seed_everything": bool | int, "threads": int | str, "model": TaskClassifier, "data": MultiTaskDataModule}
+    hints: dict[str, Any] = {
+        "seed_everything": bool | int,
+        "threads": int | str,
+        "model": TaskClassifier,
+        "data": MultiTaskDataModule,
+        "detect": bool,
+        "name": str | None,
+        "record": list[L.Callback],
+    }
     try:
-        return {key: trust.check(config[key], hints[key], key) for key in PARTS if key in config}
+        found = {key: trust.check(config[key], hints[key], key) for key in parts if key in hints and key in config}
+        if "trainer" in parts and isinstance(config.get("trainer"), dict):
+            found["trainer"] = trainer_options(config["trainer"], trust)
+        return found
     except RecursionError as error:
         raise UsageError(wrong) from error
+
+
+def trainer_options(saved: dict[str, Any], trust: Trust) -> dict[str, Any]:
+    """Options of a run's Trainer, those that this version of Lightning has, without those that name its place.
+
+    Raises:
+        UsageError: if one names what it may not name.
+    """
+    hints, _ = signature_of(L.Trainer)
+    return {
+        name: trust.check(saved[name], hint, f"trainer.{name}")
+        for name, hint in hints.items()
+        if name in saved and name not in PLACES
+    }
 
 
 def saved_names(checkpoint: dict[str, Any]) -> tuple[list[str], list[list[str]]] | None:

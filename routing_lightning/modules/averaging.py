@@ -26,6 +26,18 @@ def keep_counts(trainer: L.Trainer) -> None:
             _copy_after_update(callback._average_model)
 
 
+def end_with_averages(trainer: L.Trainer, module: L.LightningModule) -> None:
+    """Gives a model the averages of its weights, as the end of a training does, where none was begun.
+
+    Args:
+        trainer: the Trainer, whose callbacks may average weights.
+        module: the model, as a checkpoint of a run that is over left it.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, WeightAveraging) and callback._average_model is not None:
+            callback.on_train_end(trainer, module)
+
+
 def copy_in_averages(trainer: L.Trainer, copied: BlockCopy) -> None:
     """Copies a block in the averages, too, where the copies would be mixed with their first weights for long.
 

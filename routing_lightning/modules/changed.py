@@ -1,67 +1,25 @@
-"""What becomes of a router's options that differ from those of the checkpoint that a run goes on from, or starts with.
+"""What becomes of a model's options that differ from those of the checkpoint that a run goes on from, or starts with.
 
-What a router has learned is read by some of its options, and others were settled when its training began: with other
-values they would do nothing, or give what is saved another meaning.
+What a router has learned is read by some of its options, and others were settled when its training began, as those of
+optimizers and schedules are: with other values they would do nothing, or give what is saved another meaning.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from routing_lightning.routers import (
-    WPL,
-    BranchingRouter,
-    FixedRoutes,
-    GradientLearner,
-    GumbelRouter,
-    MLPPolicy,
-    RewardRouter,
-    Router,
-    Top1Router,
-)
+from routing_lightning.routers import BranchingRouter, Router
+from routing_lightning.routers.rules import Rule
 from routing_lightning.trust import imported
 
 ANEW = "start a new run from the weights (--weights in place of --ckpt_path)"
 """What to do to change what a resumed run has from its checkpoint."""
 
+OF_MODEL = {"optimizer": Rule.OPTIMIZER, "lr_scheduler": Rule.OPTIMIZER, "lr_interval": Rule.COUNTS}
+"""Options of a model beside its router; all others are free."""
 
-class Rule(Enum):
-    """What an option has to do with what is saved."""
-
-    READS = auto()
-    """What is saved is read by it: with another value it would mean something else, or not fit."""
-    SETTLED = auto()
-    """What it asks for lies in the saved state, which holds."""
-    OPTIMIZER = auto()
-    """What it asks for lies in the state of the router's optimizer, which a new run makes anew."""
-    PARTS = auto()
-    """It says which weights learn, and so what the optimizer holds; the saved policies do not depend on it."""
-    FREE = auto()
-    """It holds from here on."""
-
-
-_MLP = {"hidden": Rule.READS}
-RULES: dict[type, dict[str, Rule]] = {
-    RewardRouter: {
-        **dict.fromkeys(("policy", "learner", "agents"), Rule.READS),
-        **dict.fromkeys(("old_tasks", "old_blocks", "old_lr"), Rule.PARTS),
-    },
-    BranchingRouter: {
-        **dict.fromkeys(("learner", "order", "sweeps", "candidates"), Rule.READS),
-        **dict.fromkeys(("begin", "search", "stage"), Rule.SETTLED),
-    },
-    FixedRoutes: dict.fromkeys(("routes", "seed", "shared_depths"), Rule.SETTLED),
-    GumbelRouter: _MLP,
-    Top1Router: _MLP,
-    MLPPolicy: {**_MLP, "depth_input": Rule.READS},
-    WPL: {"baseline": Rule.READS},
-    GradientLearner: dict.fromkeys(("lr", "optimizer", "lr_scheduler"), Rule.OPTIMIZER),
-}
-"""Options by the class that has them, derived classes included; all others are free."""
-
-MEANT = {(BranchingRouter, "learner"): "PairedDifference", (GradientLearner, "optimizer"): "SGD"}
-"""Classes that null stands for."""
+SIZES = ("num_tasks", "num_classes", "image_shape")
+"""Options of a model that come from its data, which are looked at apart."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +27,13 @@ class Change:
     """An option that is another one than in the checkpoint.
 
     Attributes:
-        owner: name of the class that has it; "the model" for the router itself.
+        owner: name of the class that has it; "the model" for those of the model.
         option: its name.
         saved: its value in the checkpoint; of a class its name.
         own: its value now.
         rule: what it has to do with what is saved.
         is_class: whether it is a part, of another class.
+        of_router: whether it is the router, or within it.
     """
 
     owner: str
@@ -83,11 +42,12 @@ class Change:
     own: Any
     rule: Rule
     is_class: bool = False
+    of_router: bool = False
 
     @property
     def is_refused(self) -> bool:
         """Whether a run cannot go on with it."""
-        return self.rule in (Rule.READS, Rule.PARTS) or (self.rule == Rule.OPTIMIZER and self.is_class)
+        return self.rule in (Rule.READS, Rule.PARTS, Rule.COUNTS) or (self.rule == Rule.OPTIMIZER and self.is_class)
 
     @property
     def is_of_policies(self) -> bool:
@@ -101,12 +61,12 @@ class Change:
             f"that, or {ANEW}."
         )
 
-    def is_past(self, router: Router) -> bool:
+    def is_past(self, router: Router | None) -> bool:
         """Whether it is of a search that is over."""
-        over = isinstance(router, BranchingRouter) and router.is_over
+        over = self.of_router and isinstance(router, BranchingRouter) and router.is_over
         return over and self.rule not in (Rule.OPTIMIZER, Rule.PARTS)
 
-    def is_free(self, router: Router) -> bool:
+    def is_free(self, router: Router | None) -> bool:
         """Whether it holds from here on."""
         if self.is_past(router):
             return False
@@ -114,7 +74,7 @@ class Change:
             return router.stage is not None and not router.opened and router.begin > 0
         return self.rule == Rule.FREE
 
-    def told(self, router: Router) -> str:
+    def told(self, router: Router | None) -> str:
         """What a run that goes on makes of it, in a sentence."""
         if self.is_past(router):
             return (
@@ -122,9 +82,9 @@ class Change:
                 f"nothing, since the search for routes is over; to search anew, {ANEW}."
             )
         if self.is_free(router):
+            stays = "; what the router has learned stays" if self.of_router else ""
             return (
-                f"{self.option} of {self.owner} is {self.own} from here on, not {self.saved} of the checkpoint; what "
-                "the router has learned stays."
+                f"{self.option} of {self.owner} is {self.own} from here on, not {self.saved} of the checkpoint{stays}."
             )
         return (
             f"{self.owner} goes on with {self.option} {self.saved} of the checkpoint, not {self.own} of the config; "
@@ -142,22 +102,22 @@ def changes(saved: Any, own: Any) -> list[Change]:
     """
     if not _is_part(saved) or not _is_part(own):
         return []
-    return list(_of_option("the model", "router", saved, own, Rule.READS, None))
+    found = _of_option("the model", "router", saved, own, Rule.READS, None)
+    return [replace(change, of_router=True) for change in found]
 
 
-def other_kinds(saved: Any, own: Any) -> list[Change]:
-    """Optimizer and schedule of the network that are of other classes, where both runs say which.
+def model_changes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> list[Change]:
+    """Options of a model that differ, those of its router included, where both runs say which.
 
     Args:
         saved: hyperparameters of the model in a checkpoint.
         own: those of the model.
     """
-    pairs = [(option, saved.get(option), own.get(option)) for option in ("optimizer", "lr_scheduler")]
-    return [
-        Change("the model", option, _name(before), _name(now), Rule.OPTIMIZER, is_class=True)
-        for option, before, now in pairs
-        if _is_part(before) and _is_part(now) and _name(before) != _name(now)
-    ]
+    found = changes(saved.get("router"), own.get("router"))
+    for option in (key for key in own if key in saved and key not in ("router", *SIZES) and key[0] != "_"):
+        found += _of_option("the model", option, saved[option], own[option], OF_MODEL.get(option, Rule.FREE), None)
+    schedules = [of.get("lr_scheduler", "made in Python") for of in (saved, own)]
+    return [change for change in found if change.rule != Rule.COUNTS or None not in schedules]
 
 
 def _of_option(owner: str, option: str, saved: Any, own: Any, rule: Rule, meant: str | None) -> Iterator[Change]:
@@ -186,8 +146,8 @@ def _within(saved: dict[str, Any], own: dict[str, Any], rule: Rule) -> Iterator[
         inner: Rule = rule if rule == Rule.OPTIMIZER else Rule.FREE
         meant = None
         for base in () if kind is None else kind.__mro__:
-            if option in RULES.get(base, {}):
-                inner, meant = RULES[base][option], MEANT.get((base, option))
+            if option in vars(base).get("option_rules", {}):
+                inner, meant = vars(base)["option_rules"][option], vars(base).get("null_means", {}).get(option)
                 break
         yield from _of_option(str(name), option, before[option], now[option], inner, meant)
 

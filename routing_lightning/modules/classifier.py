@@ -11,23 +11,32 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from routing_lightning.errors import UsageError
 from routing_lightning.integers import INTEGERS
 from routing_lightning.metrics import Scores, TargetMetrics, TaskMetrics
-from routing_lightning.modules.averaging import keep_counts
-from routing_lightning.modules.changed import ANEW, Change, other_kinds
+from routing_lightning.modules.averaging import end_with_averages, keep_counts
+from routing_lightning.modules.changed import ANEW, Change, model_changes
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
+from routing_lightning.modules.over import stopped_early, why_over
 from routing_lightning.modules.pixels import PixelNormalisation
-from routing_lightning.modules.resume import KEY, Milestones, forget_strange_files, keep_best, settle
-from routing_lightning.modules.schedule import check_lasts
+from routing_lightning.modules.resume import (
+    KEY,
+    Milestones,
+    check_within,
+    forget_strange_files,
+    keep_best,
+    settle,
+    without_finders,
+)
+from routing_lightning.modules.schedule import check_known, check_lasts, open_length
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
@@ -160,6 +169,8 @@ class TaskClassifier(OptimizingModule):
         self.noise_keys: NoiseKeys | None = None
         self.changed: list[Change] = []  # what is not as in the checkpoint, until the training starts
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
+        self.began = False  # whether the latest fit has begun to train
+        self.stopped: str | None = None  # why the run that goes on was stopped for good
 
     @classmethod
     def load_from_checkpoint(
@@ -291,6 +302,8 @@ class TaskClassifier(OptimizingModule):
             if option in getattr(data, "hparams", {}) and data.hparams[option] != own:  # type: ignore[union-attr]
                 getattr(self, "_hparams_initial", {}).pop(option, None)
 
+        if stage == "fit":
+            self.began, self.stopped = False, None
         keep_counts(self.trainer)
         self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
         targets = getattr(data, "targets", None)
@@ -344,9 +357,20 @@ class TaskClassifier(OptimizingModule):
     # -- noise ---------------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
-        """Takes the seed of the run: that of ``seed_everything``, or torch's own; the first one's on all processes."""
+        """Takes the seed of the run: that of ``seed_everything``, or torch's own; the first one's on all processes.
+
+        A run that goes on and was stopped early stays so.
+        """
+        if self.stopped is not None:
+            self.trainer.should_stop = True
         seed = int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed()))
         self.noise_keys = NoiseKeys(self.trainer.strategy.broadcast(seed))
+
+    def on_fit_end(self) -> None:
+        """Ends a run that was over before it went on as it ended the first time, and says so."""
+        if not self.began and self.trainer.ckpt_path is not None:
+            end_with_averages(self.trainer, self)
+            rank_zero_info(f"nothing was trained: {why_over(self.trainer, self.stopped)}")
 
     def noise_key(self, batch_idx: int) -> int:
         """Seed of a training batch's noise on this process, in [0, 2^63)."""
@@ -446,6 +470,11 @@ class TaskClassifier(OptimizingModule):
         state = checkpoint.get(KEY)
         self.restored = state
         trainer = self._trainer
+        if trainer is not None and goes_on and not self.began:  # else the Tuner goes back after its trials
+            without_finders(trainer)
+            metrics = {} if state is None else state["metrics"]
+            stops = trainer.early_stopping_callbacks
+            self.stopped = stopped_early(checkpoint.get("callbacks") or {}, stops, metrics)
         saves = [call for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)] if trainer else []
         if saves:
             states, folders = checkpoint.get("callbacks") or {}, [str(callback.dirpath) for callback in saves]
@@ -460,8 +489,8 @@ class TaskClassifier(OptimizingModule):
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
 
     def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
-        """Options by which the saved state is read and that are others than the checkpoint's, as far as it says."""
-        return other_kinds(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}, self.hparams)
+        """Options that are others than the checkpoint's, as far as the command line made both."""
+        return model_changes(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}, self.hparams)
 
     def begin_with(self, checkpoint: dict[str, Any]) -> None:
         """Takes weights, policies and what the tasks ask for from a checkpoint, for a new run; nothing else of its run.
@@ -506,17 +535,21 @@ class TaskClassifier(OptimizingModule):
         """Goes on where the checkpoint ends, if the run is resumed from one.
 
         Raises:
-            UsageError: if a schedule ends before the run.
+            UsageError: if a schedule ends before the run, or looks at what is not known in each epoch; if the epoch
+                within which the run goes on has fewer batches than are done.
         """
         restored, self.restored = self.restored, None
+        self.began = True
+        check_within(self.trainer)
         self.milestones = Milestones()
         for parameter in self.parameters():
             parameter.grad = None  # of a run that was broken off
+        check_lasts(self.trainer, self.run_length)
+        check_known(self.trainer)
         if self.trainer.ckpt_path is not None:
             if restored is not None:
                 self.resume(restored)
             self.tell_kept_values()
-        check_lasts(self.trainer, self.run_length)
         self.set_logged_step()  # callbacks may log before the next batch does
         loop = self.trainer.fit_loop
         # Left out where the data were asked for before the checkpoint was read, such as for the length of a schedule.
@@ -562,7 +595,7 @@ class TaskClassifier(OptimizingModule):
             parameter.grad = gradient.to(parameter)
 
     def tell_kept_values(self) -> None:
-        """Says which values of the optimizer a resumed run takes from its checkpoint and not from its config.
+        """Says what becomes of options that differ from those of the checkpoint; the optimizer's values, too.
 
         Raises:
             UsageError: if those are of an optimizer of another kind.
@@ -582,6 +615,23 @@ class TaskClassifier(OptimizingModule):
                     f"the optimizer goes on with {name} {kept} of the checkpoint, not {own} of the config; to change "
                     f"it, {ANEW}."
                 )
+        kind, router = type(self.trainer.optimizers[0]).__name__, getattr(self, "router", None)
+        for change in self.changed:
+            if not change.of_router and change.owner == kind and change.option in self.configured:
+                continue  # told right above
+            tell = rank_zero_info if change.is_free(router) else rank_zero_warn
+            tell(change.told(router))
+        self.changed = []
+        length = open_length(self.make_lr_scheduler)
+        if length is None:
+            return
+        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
+        kept, own = getattr(scheduler, length), self.run_length(self.lr_interval)
+        if kept != own:
+            rank_zero_warn(
+                f"{type(scheduler).__name__} goes on with {length} {kept} of the checkpoint, not {own}, the length of "
+                f"the run; to change it, {ANEW}."
+            )
 
     def set_logged_step(self, back: int = 0) -> None:
         """Sets the step that loggers are told: Lightning counts it apart and, after a resume, one off in places.

@@ -5,7 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from lightning.pytorch.callbacks import ModelCheckpoint
+import lightning as L
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from routing_lightning.errors import UsageError
 
 KEY = "routing_lightning_progress"
 """Where a checkpoint keeps what Lightning does not: see :meth:`TaskClassifier.on_save_checkpoint`."""
@@ -127,3 +131,47 @@ def keep_best(states: dict[str, Any], saves: Iterable[ModelCheckpoint]) -> None:
             best = state.get("best_k_models")
             if isinstance(best, dict) and best and all(Path(name).is_file() for name in best):
                 state["dirpath"] = callback.dirpath
+
+
+def without_finders(trainer: L.Trainer) -> None:
+    """Keeps callbacks that look for a learning rate or batch size away from a run that goes on.
+
+    They try one from the start, and leave the run there, at epoch 0, whatever it goes on from.
+
+    Raises:
+        UsageError: if one is there. A job that SLURM begins again has the words that it was begun with: it goes on
+            without it.
+    """
+    finders = [
+        one
+        for one in trainer.callbacks  # type: ignore[attr-defined]
+        if isinstance(one, (BatchSizeFinder, LearningRateFinder))
+    ]
+    if not finders:
+        return
+    name = type(finders[0]).__name__
+    if not Path(str(trainer.ckpt_path)).name.startswith("hpc_ckpt_"):
+        raise UsageError(
+            f"{name} looks for a value from the start of a run, but this one goes on from {trainer.ckpt_path}; leave "
+            "it out of trainer.callbacks, or start a new run from the weights (--weights in place of --ckpt_path)."
+        )
+    for one in finders:
+        trainer.callbacks.remove(one)  # type: ignore[attr-defined]
+    rank_zero_info(f"{name} is left out of a run that goes on: it looks for a value from the start")
+
+
+def check_within(trainer: L.Trainer) -> None:
+    """Checks that an epoch within which a run goes on has batches left.
+
+    Raises:
+        UsageError: if more of them are done than it has now: Lightning would train one, and end without a word.
+    """
+    loop: Any = trainer.fit_loop
+    progress = loop.epoch_loop.batch_progress
+    done, has = progress.current.processed, trainer.num_training_batches
+    if loop.restarted_mid_epoch and not progress.is_last_batch and done >= has:
+        raise UsageError(
+            f"{done} batches of the epoch are done, but now it has {has}; go on with as many as before "
+            "(trainer.limit_train_batches, overfit_batches, batch_size of the data, trainer.devices), at least until "
+            "the end of the epoch."
+        )

@@ -12,12 +12,11 @@ import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.modules.averaging import copy_in_averages
-from routing_lightning.modules.changed import Change, changes
 from routing_lightning.modules.classifier import Batch, TaskClassifier
 from routing_lightning.modules.copying import copy_block
 from routing_lightning.modules.gather import TraceGatherer
@@ -467,7 +466,7 @@ class RoutedClassifier(TaskClassifier):
     def begin_with(self, checkpoint: dict[str, Any]) -> None:
         """Leaves the router as it is where options say that its policies are others; see the base class."""
         fresh = {name: value.clone() for name, value in self.router.state_dict().items()}
-        changed = self.changed_options(checkpoint)
+        changed = [change for change in self.changed_options(checkpoint) if change.of_router]
         anew = [change for change in changed if change.is_of_policies]
         if anew and isinstance(checkpoint.get("state_dict"), dict):
             weights = {k: v for k, v in checkpoint["state_dict"].items() if not k.startswith(OF_ROUTER)}
@@ -480,19 +479,6 @@ class RoutedClassifier(TaskClassifier):
         if anew or past:
             names = ", ".join(f"{change.option} of {change.owner}" for change in anew or past)
             rank_zero_info(f"the router begins anew, since {names} is another one than in the checkpoint")
-
-    def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
-        """Those of the router, too, where the command line made both; see the base class."""
-        saved = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
-        return [*super().changed_options(checkpoint), *changes(saved.get("router"), self.hparams.get("router"))]
-
-    def tell_kept_values(self) -> None:
-        """Says what becomes of the router's options that differ from the checkpoint's, too; see the base class."""
-        super().tell_kept_values()
-        for change in self.changed:
-            tell = rank_zero_info if change.is_free(self.router) else rank_zero_warn
-            tell(change.told(self.router))
-        self.changed = []
 
     def on_train_start(self) -> None:
         """Forgets the blocks of a run that was broken off; see the base class."""

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging, Timer
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from routing_lightning.errors import UsageError
 
@@ -91,25 +91,62 @@ def check_lasts(trainer: L.Trainer, length: Callable[[str], int]) -> None:
     Raises:
         UsageError: if one does; with both numbers.
     """
-    # The run may end before it; averaging takes a schedule of its own in time, and adds an epoch that makes no steps.
-    others = (EarlyStopping, Timer, StochasticWeightAveraging)
-    if any(isinstance(callback, others) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+    # It takes a schedule of its own in time, and adds an epoch that makes no steps. EarlyStopping and a Timer may end a
+    # run before its schedule, or not.
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks):  # type: ignore[attr-defined]
         return
+    endless = trainer.max_epochs in (None, -1) and trainer.max_steps == -1
     for config in trainer.lr_scheduler_configs:
         if not isinstance(config.scheduler, OneCycleLR):
             continue
         steps, interval = config.scheduler.total_steps, config.interval
         try:
-            needed = length(interval)
-        except UsageError:  # nobody knows how long the run is
+            needed = math.inf if endless else length(interval)
+        except UsageError:  # nobody knows how long an epoch is
             continue
         if needed > steps:
             way_out = (
-                "or its total_steps to null, which is the length of the run"
+                ""
+                if endless
+                else ", or its total_steps to null, which is the length of the run"
                 if trainer.ckpt_path is None
-                else "since a resumed run keeps the length that it began with"
+                else ", since a resumed run keeps the length that it began with"
             )
+            makes = "does not end by itself" if endless else f"makes {needed}"
             raise UsageError(
-                f"lr_scheduler OneCycleLR ends after {steps} {interval}s but the run makes {needed}; set "
-                f"trainer.max_{interval}s to at most {steps}, {way_out}."
+                f"lr_scheduler OneCycleLR ends after {steps} {interval}s but the run {makes}; set "
+                f"trainer.max_{interval}s to at most {steps}{way_out}."
+            )
+
+
+def check_known(trainer: L.Trainer) -> None:
+    """Checks, before the first batch, that what a schedule looks at in each epoch is measured in each.
+
+    Args:
+        trainer: the Trainer of the run, with its schedulers.
+
+    Raises:
+        UsageError: if it is of the validation, and that is not done in each epoch, or not at all.
+    """
+    # Lightning's number of epochs from one validation to the next, and of batches
+    epochs, batches = trainer.check_val_every_n_epoch, trainer.val_check_batch
+    if trainer.limit_val_batches == 0:
+        why, mend = "there is no validation (trainer.limit_val_batches is 0)", "validate"
+    elif getattr(trainer, "_val_check_time_interval", None) is not None:
+        why, mend = "the validation goes by time (trainer.val_check_interval)", "leave that out"
+    elif epochs not in (None, 1):  # then its loaders are not known yet
+        why, mend = f"the validation is done every {epochs} epochs (trainer.check_val_every_n_epoch)", "leave that out"
+    elif not any(trainer.num_val_batches):
+        why, mend = "there is nothing to validate on", "give data for that"
+    elif epochs is None and batches is not None and batches > trainer.num_training_batches:
+        why = f"the validation is done after {batches} batches (trainer.val_check_interval), more than an epoch has"
+        mend = "give fewer"
+    else:
+        return
+    for config in trainer.lr_scheduler_configs:
+        monitor = getattr(config.scheduler, "monitor", None)
+        if isinstance(config.scheduler, ReduceLROnPlateau) and str(monitor).startswith("val/"):
+            raise UsageError(
+                f"lr_scheduler ReduceLROnPlateau looks at {monitor!r} at the end of each epoch, but {why}; {mend}, or "
+                "let it monitor train/loss."
             )

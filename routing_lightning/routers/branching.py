@@ -1,8 +1,8 @@
 """BranchingRouter: tasks part from a common network one depth at a time, by paired counterfactual rewards."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from routing_lightning.routers.learner import Learner
 from routing_lightning.routers.paired import PairedDifference
 from routing_lightning.routers.policies import TabularPolicy
 from routing_lightning.routers.q_learning import ApproximateQLearning, QLearning
+from routing_lightning.routers.rules import OptionRules, Rule
 
 Undecided = Literal["favourite", "common", "majority"]
 UNDECIDED: tuple[Undecided, ...] = ("favourite", "common", "majority")
@@ -86,6 +87,12 @@ class BranchingRouter(HostModule, Router):
     Raises:
         UsageError: if a value is out of its range, or the learner is Q-learning.
     """
+
+    option_rules: ClassVar[OptionRules] = {
+        **dict.fromkeys(("learner", "order", "sweeps", "candidates"), Rule.READS),
+        **dict.fromkeys(("begin", "search", "stage"), Rule.SETTLED),
+    }
+    null_means: ClassVar[Mapping[str, str]] = {"learner": "PairedDifference"}
 
     uses_state = False
     settles = True

@@ -1,6 +1,6 @@
 """Fixed routes: the controls that a router has to beat, and sharing made by hand."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from routing_lightning.errors import UsageError
 from routing_lightning.routers.base import Router, RoutingSpec, Trace
 from routing_lightning.routers.host import HostModule
+from routing_lightning.routers.rules import OptionRules, Rule
 
 
 class FixedRoutes(HostModule, Router):
@@ -27,6 +28,8 @@ class FixedRoutes(HostModule, Router):
     Raises:
         UsageError: if a value is out of its range.
     """
+
+    option_rules: ClassVar[OptionRules] = dict.fromkeys(("routes", "seed", "shared_depths"), Rule.SETTLED)
 
     uses_state = False
     settles = True

@@ -1,11 +1,14 @@
 """Routing learned through a straight-through Gumbel-softmax (Jang et al., 2017; Maddison et al., 2017)."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.layers import TaskMLP
 from routing_lightning.routers.base import Decision, Router, RoutingSpec, Trace
+from routing_lightning.routers.rules import OptionRules, Rule
 
 
 class GumbelRouter(Router):
@@ -26,6 +29,8 @@ class GumbelRouter(Router):
     Raises:
         UsageError: if a value is out of its range.
     """
+
+    option_rules: ClassVar[OptionRules] = {"hidden": Rule.READS}
 
     def __init__(self, temperature: float = 1.0, hidden: int = 64) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The interface of a learner: what a policy's numbers mean and how they change."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from routing_lightning.errors import NonFiniteError, UsageError
 from routing_lightning.routers.base import Trace
 from routing_lightning.routers.host import HostModule
 from routing_lightning.routers.policies import MLPPolicy, Policy, TabularPolicy
+from routing_lightning.routers.rules import OptionRules, Rule
 
 MOST_CERTAIN = 1e4
 """Bound of a table's logits and a network's weights: beyond about 100 a softmax is 0 or 1 anyway."""
@@ -121,6 +122,9 @@ class GradientLearner(Learner):
     Raises:
         UsageError: if ``lr`` is out of its range.
     """
+
+    option_rules: ClassVar[OptionRules] = dict.fromkeys(("lr", "optimizer", "lr_scheduler"), Rule.OPTIMIZER)
+    null_means: ClassVar[Mapping[str, str]] = {"optimizer": "SGD"}
 
     policies = (TabularPolicy, MLPPolicy)
     follows_gradient = True

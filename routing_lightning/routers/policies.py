@@ -1,6 +1,6 @@
 """Policies: what maps a state (v, t, d) to one number per action (paper, section 3.1.2)."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.nn.blocks import LinearBlocks
 from routing_lightning.routers.base import RoutingSpec, Trace
 from routing_lightning.routers.host import FixedPrecisionModule, HostModule
+from routing_lightning.routers.rules import OptionRules, Rule
 
 if TYPE_CHECKING:  # a learner names the policies that it trains
     from routing_lightning.routers.learner import Learner
@@ -112,6 +113,8 @@ class MLPPolicy(FixedPrecisionModule, Policy):
     Raises:
         UsageError: if a value is out of its range.
     """
+
+    option_rules: ClassVar[OptionRules] = {"hidden": Rule.READS, "depth_input": Rule.READS}
 
     uses_state = True
 

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from routing_lightning.routers.draw import draw
 from routing_lightning.routers.learner import Learner
 from routing_lightning.routers.policies import Policy, TabularPolicy
 from routing_lightning.routers.rewards import CollaborationReward, returns
+from routing_lightning.routers.rules import OptionRules, Rule
 
 Agents = Literal["per_task", "single", "dispatched"]
 
@@ -42,6 +43,11 @@ class RewardRouter(Router):
     Raises:
         UsageError: if a value is out of its range or the combination makes no sense.
     """
+
+    option_rules: ClassVar[OptionRules] = {
+        **dict.fromkeys(("policy", "learner", "agents"), Rule.READS),
+        **dict.fromkeys(("old_tasks", "old_blocks", "old_lr"), Rule.PARTS),
+    }
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Top-1 gating with a load-balancing loss (Switch Transformer, Fedus et al., 2021)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.layers import TaskMLP
 from routing_lightning.routers.base import Decision, Router, RoutingSpec, Trace
+from routing_lightning.routers.rules import OptionRules, Rule
 
 
 class Top1Router(Router):
@@ -30,6 +31,8 @@ class Top1Router(Router):
     Raises:
         UsageError: if a value is out of its range.
     """
+
+    option_rules: ClassVar[OptionRules] = {"hidden": Rule.READS}
 
     def __init__(self, alpha: float = 0.01, gate: Literal["value", "unit"] = "value", hidden: int = 64) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The Weighted Policy Learner (paper, Algorithm 3; Abdallah & Lesser, 2006) for tabular policies."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numba
 import numpy as np
@@ -11,6 +11,7 @@ from routing_lightning.errors import UsageError
 from routing_lightning.routers.base import Trace
 from routing_lightning.routers.learner import BaselineLearner, Learner, OptimizerMaker, SchedulerMaker
 from routing_lightning.routers.policies import Policy, TabularPolicy
+from routing_lightning.routers.rules import OptionRules, Rule
 
 LARGEST = float(np.finfo(np.float32).max)
 Scaling = Literal["printed", "original"]
@@ -170,6 +171,8 @@ class WPL(Learner):
     Raises:
         UsageError: if a value is out of its range.
     """
+
+    option_rules: ClassVar[OptionRules] = {"baseline": Rule.READS}
 
     average_return: Tensor
 

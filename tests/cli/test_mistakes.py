@@ -120,6 +120,8 @@ def test_null_where_it_means_something_passes():
             ["--trainer.callbacks=[{class_path: ModelCheckpoint, init_args: {save_last: lnk}}]"],
             "trainer.callbacks.save_last: lnk is none of true, false, link, null; did you mean link? (",
         ),
+        (["--trainer.devices=two"], "should be an int > 0 (trainer.devices is two)."),
+        (["--trainer.model_registry=3"], "trainer.model_registry is '3'; give the name of a model in the hub"),
         (["--trainer.default_root_dir=~nobody_at_all/x"], "home folder of a user who does not exist"),
     ],
     ids=lambda value: value[0][:60] if isinstance(value, list) else "",

@@ -31,6 +31,8 @@ def home(tmp_path, monkeypatch) -> Path:
         ("~/a b", "{home}/a b"),
         ("file:///a/b", "/a/b"),
         ("file:/a/b", "/a/b"),
+        ("file:///a%20b%25/c", "/a b%/c"),
+        ("/a%20b", "/a%20b"),  # no address: the name of a file
         ("a/~", "a/~"),
         ("./~/x", "./~/x"),
         ("a:b", "a:b"),

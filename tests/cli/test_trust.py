@@ -23,6 +23,11 @@ from pathlib import Path
 
 Path(__file__).with_name("imported").touch()
 
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins import Precision
+from lightning.pytorch.profilers import SimpleProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
@@ -44,6 +49,11 @@ class Policy(TabularPolicy): pass
 class Learner(WPL): pass
 class Model(RoutedClassifier): pass
 class Data(DigitsMTLDataModule): pass
+class Call(Callback): pass
+class Log(CSVLogger): pass
+class Time(SimpleProfiler): pass
+class Way(SingleDeviceStrategy): pass
+class Precise(Precision): pass
 
 
 def function(*args, **kwargs):
@@ -62,6 +72,16 @@ PLACES = {
     "model.optimizer": "Optimizer",
     "model.lr_scheduler": "Scheduler",
     "data": "Data",
+}
+# The same of what a training takes, too.
+OF_TRAINING = {
+    "trainer.callbacks": "Call",
+    "trainer.logger": "Log",
+    "trainer.profiler": "Time",
+    "trainer.strategy": "Way",
+    "trainer.plugins": "Precise",
+    "trainer.accelerator": "Way",
+    "record": "Call",
 }
 # Functions of libraries and of Python that do harm when called, and classes that fit no place.
 HARMFUL = [
@@ -110,7 +130,7 @@ def part_of(config: dict[str, Any], place: str) -> tuple[dict[str, Any], str]:
     for key in path:
         if not isinstance(config[key], dict):
             config[key] = {"class_path": config[key]}
-        config = config[key].setdefault("init_args", {})
+        config = config[key] if key == "trainer" else config[key].setdefault("init_args", {})
     return config, last
 
 
@@ -156,6 +176,33 @@ def test_weights_of_a_checkpoint_are_taken_through_the_same_door(checkpoint, pla
     bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant(place, {"class_path": f"planted.{PLACES[place]}"}))
     sentence = refused(capsys, "fit", f"--weights={bad}", f"--trainer.default_root_dir={tmp_path}")
     assert "--trust planted" in sentence and not (planted / "imported").exists()
+
+
+@pytest.mark.parametrize("option", ["ckpt_path", "weights"])
+@pytest.mark.parametrize("place", OF_TRAINING)
+def test_what_a_training_takes_beside_goes_through_the_same_door(place, option, checkpoint, planted, tmp_path, capsys):
+    name = f"planted.{OF_TRAINING[place]}"
+    part = {"class_path": name}
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant(place, [part] if place == "record" else part))
+    sentence = refused(capsys, "fit", f"--{option}={bad}", f"--trainer.default_root_dir={tmp_path}")
+    assert name in sentence and "--trust planted" in sentence and place in sentence
+    assert not (planted / "imported").exists()
+
+
+@pytest.mark.parametrize("place", OF_TRAINING)
+@pytest.mark.parametrize("name", HARMFUL)
+@pytest.mark.parametrize("form", ["text", "part", "list"])
+def test_harmful_names_are_refused_there(place, name, form, checkpoint, tmp_path):
+    from routing_lightning.cli.checkpoints import OF_RUN, config_of
+
+    spec = {"class_path": name, "init_args": {"args": ["touch", str(tmp_path / "called")]}}
+    part = {"text": name, "part": spec, "list": [spec]}[form]
+    if form == "text" and "." not in name:  # a name of a strategy, or the like
+        part = spec
+    bad = with_config(checkpoint, tmp_path / "bad.ckpt", plant(place, part))
+    with pytest.raises(UsageError, match=name.rpartition(".")[2]):
+        config_of(bad, [], set(), OF_RUN)
+    assert not (tmp_path / "called").exists()
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -142,4 +142,5 @@ def test_what_holds_no_weights_is_told(run, tmp_path, capsys):
     folder = f"--trainer.default_root_dir={tmp_path / 'runs'}"
     assert "holds no weights" in refused(capsys, f"--config={DIGITS}", f"--weights={nothing}", folder)
     assert "weights no.ckpt is no file" in refused(capsys, f"--config={DIGITS}", "--weights=no.ckpt", folder)
+    assert "weights hpc is no file" in refused(capsys, f"--config={DIGITS}", "--weights=hpc", folder)
     assert "weights is last but there is no checkpoint" in refused(capsys, "--weights=last", folder)

@@ -4,6 +4,7 @@ import copy
 import inspect
 import re
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ import torch
 import routing_lightning.routers as routers
 from routing_lightning.cli import main
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.changed import Rule, changes
+from routing_lightning.modules.changed import changes, model_changes
 from routing_lightning.routers import RoutingSpec
+from routing_lightning.routers.rules import OptionRules, Rule
 from tests.conftest import toy_model
 from tests.modules.test_routed import fit
 
@@ -169,6 +171,22 @@ def test_what_the_saved_state_depends_on_is_never_said_to_hold_from_here_on(name
         assert change.rule != Rule.FREE
 
 
+class OwnPolicy(routers.MLPPolicy):
+    """A part of a user's own says what its options have to do with what is saved; those of its base class hold."""
+
+    option_rules: ClassVar[OptionRules] = {"width": Rule.SETTLED}
+
+
+def test_rules_of_a_part_of_ones_own_and_of_its_base_class_hold():
+    def policy(**options):
+        own = {"class_path": f"{__name__}.OwnPolicy", "init_args": {"width": 1, "hidden": 1, "other": 1} | options}
+        return part("RewardRouter", policy=own)
+
+    for option, rule in {"width": Rule.SETTLED, "hidden": Rule.READS, "other": Rule.FREE}.items():
+        (change,) = changes(policy(), policy(**{option: 2}))
+        assert (change.option, change.rule) == (option, rule)
+
+
 def test_null_is_what_it_stands_for_and_modules_have_more_than_one_path():
     learner = {"class_path": "routing_lightning.routers.paired.PairedDifference", "init_args": {}}
     assert changes(part("BranchingRouter", learner=None), part("BranchingRouter", learner=learner)) == []
@@ -211,7 +229,8 @@ def test_a_refusal_names_both_values_and_the_ways_out():
     )
 
 
-ROUTER = "--model.init_args.router.init_args."
+MODEL = "--model.init_args."
+ROUTER = f"{MODEL}router.init_args."
 LEARNER = f"{ROUTER}learner.init_args."
 RUNS = {
     "branching": ["branching", f"{ROUTER}learner=PairedDifference", f"{ROUTER}begin=0", f"{ROUTER}stage=3"],
@@ -254,6 +273,26 @@ def resume(checkpoint, tmp_path, *options):
             ["SGD goes on with lr 0.05 of the checkpoint, not 0.5 of the config"],
             ["baseline of REINFORCE is True from here on, not False of the checkpoint"],
         ),
+        (
+            "by gradient",
+            [
+                f"{MODEL}final_reward=negative_loss",
+                f"{MODEL}label_smoothing=0.1",
+                f"{MODEL}optimizer.init_args.nesterov=true",
+                f"{MODEL}optimizer.init_args.momentum=0.5",
+                f"{MODEL}lr_scheduler.init_args.gamma=0.5",
+            ],
+            [
+                "StepLR goes on with gamma 0.1 of the checkpoint, not 0.5 of the config",
+                "SGD goes on with nesterov False of the checkpoint, not True of the config",
+                "the optimizer goes on with momentum 0.0 of the checkpoint, not 0.5 of the config",
+            ],
+            [
+                "final_reward of the model is negative_loss from here on, not correct of the checkpoint",
+                "label_smoothing of the model is 0.1 from here on, not 0.0 of the checkpoint",
+            ],
+        ),
+        ("by gradient", [f"{MODEL}lr_scheduler=null", f"{MODEL}lr_interval=step"], [], ["lr_scheduler of the model"]),
         ("by gradient", [], [], []),
     ],
 )
@@ -275,6 +314,7 @@ def test_a_resumed_run_says_what_becomes_of_changed_options(
     [
         ("branching", f"{ROUTER}order=first_last", "order of BranchingRouter is first_last, but .* last_first; give"),
         ("by gradient", f"{LEARNER}optimizer=torch.optim.Adam", "optimizer of REINFORCE is Adam, but .* SGD; give"),
+        ("by gradient", f"{MODEL}lr_interval=step", "lr_interval of the model is step, but .* epoch; give"),
         ("by gradient", "--model.init_args.optimizer=Adam", "optimizer of the model is Adam, but .* SGD; give"),
         (
             "by gradient",
@@ -290,6 +330,31 @@ def test_what_would_give_the_saved_state_another_meaning_is_refused(
         resume(checkpoints[run], tmp_path, option)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert re.search(sentence, line)
+
+
+MODEL_OTHERS = {
+    "optimizer": [{"class_path": "torch.optim.Adam"}, {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}],
+    "lr_scheduler": [None, {**STEP, "init_args": {"step_size": 9}}],
+    "lr_interval": ["step"],
+    "final_reward": ["negative_loss"],
+    "joint_loss": [0.5],
+    "network": [part("Other")],
+    "one_to_come": [5],
+}
+
+
+@pytest.mark.parametrize("option", MODEL_OTHERS)
+def test_every_option_of_a_model_that_differs_is_noticed(option):
+    saved = {"optimizer": SGD, "lr_scheduler": STEP, "lr_interval": "epoch", "num_tasks": 3, "network": part("One")}
+    saved |= {"final_reward": "correct", "joint_loss": 0.0, "one_to_come": 4, "router": part("WPL"), "_class_path": "a"}
+    assert model_changes(saved, saved) == model_changes({}, saved) == model_changes(saved, {}) == []
+    assert model_changes(saved, {**saved, "num_tasks": 4, "_class_path": "b"}) == []  # looked at apart
+    for other in MODEL_OTHERS[option]:
+        (change,) = model_changes(saved, {**saved, option: other})
+        assert not change.of_router and option in (change.option, "lr_scheduler", "optimizer")
+        kept = change.is_refused or not change.is_free(None)
+        assert kept == (option in ("optimizer", "lr_scheduler", "lr_interval") and other is not None)
+    assert model_changes({**saved, "lr_scheduler": None}, {**saved, "lr_scheduler": None, "lr_interval": "step"}) == []
 
 
 def adam(parameters):

@@ -8,8 +8,12 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
     Checkpoint,
+    EarlyStopping,
+    EMAWeightAveraging,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     LearningRateMonitor,
     ModelCheckpoint,
     StochasticWeightAveraging,
@@ -432,3 +436,71 @@ def test_what_lightning_says_about_manual_optimization_is_not_passed_on(tmp_path
     fit(routed(lr_scheduler=plateau), ModelCheckpoint(tmp_path, every_n_train_steps=2), max_epochs=1)
     said = [str(warning.message) for warning in recwarn]
     assert not [text for text in said if "manual optimization" in text]
+
+
+@pytest.mark.parametrize("finder", [LearningRateFinder(num_training_steps=2), BatchSizeFinder(max_trials=1)])
+def test_a_run_that_goes_on_looks_for_no_rate_or_batch_size(finder, tmp_path):
+    trainer, _ = fit(routed(), max_epochs=1)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    name = type(finder).__name__
+    with pytest.raises(UsageError, match=f"{name} looks for a value from the start .* goes on from .*run.ckpt"):
+        fit(routed(), finder, ckpt_path=tmp_path / "run.ckpt", max_epochs=2)
+    # as SLURM calls what a job saves that is begun again with the same words
+    trainer.save_checkpoint(tmp_path / "hpc_ckpt_1.ckpt")
+    again, _ = fit(routed(), finder, ckpt_path=tmp_path / "hpc_ckpt_1.ckpt", max_epochs=2)
+    assert again.global_step == 2 * trainer.global_step and finder not in again.callbacks
+
+
+def early(**options) -> EarlyStopping:
+    return EarlyStopping("val/loss", **{"patience": 1, "min_delta": 100.0} | options)
+
+
+STOPS = {
+    "patience": ({}, {"patience": 2}),
+    "threshold": ({"stopping_threshold": 100.0}, {"stopping_threshold": 0.0}),
+    "divergence": ({"divergence_threshold": 0.0}, {"divergence_threshold": 100.0}),
+}
+
+
+@pytest.mark.parametrize(("stops", "goes_on"), STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_a_run_that_was_stopped_early_stays_so(model, stops, goes_on, tmp_path, caplog):
+    save = partial(ModelCheckpoint, tmp_path, filename="end", enable_version_counter=False)
+    first, _ = fit(MODELS[model](), early(**stops), save(), max_epochs=9)
+    epochs = first.current_epoch
+    assert epochs < 9
+    path = tmp_path / "end.ckpt"
+    again, _ = fit(MODELS[model](), early(**stops), ckpt_path=path, max_epochs=9)
+    assert again.global_step == first.global_step and not again.lightning_module.began
+    assert "nothing was trained: EarlyStopping has stopped the run: " in caplog.text
+    least, _ = fit(MODELS[model](), early(**stops), ckpt_path=path, max_epochs=9, min_epochs=epochs + 1)
+    assert least.current_epoch == epochs + 1
+    longer, _ = fit(MODELS[model](), early(**goes_on), save(), ckpt_path=path, max_epochs=epochs + 1)
+    assert longer.current_epoch == epochs + 1
+    assert torch.load(path, weights_only=True)["epoch"] == epochs  # the run's, from 0
+    assert ("goes on with patience 2, not 1 as before" in caplog.text) == ("patience" in goes_on)
+    without, _ = fit(MODELS[model](), ckpt_path=path, max_epochs=epochs + 2)
+    assert without.current_epoch == epochs + 2
+
+
+@pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 7}])
+def test_a_run_that_is_over_has_its_averages_and_says_so(options, tmp_path, caplog):
+    average = partial(EMAWeightAveraging, decay=0.9)
+    whole, _ = fit(routed(), average(), ModelCheckpoint(tmp_path, filename="end", save_last=True), **options)
+    path = sorted(tmp_path.glob("*.ckpt"))[-1]
+    again, _ = fit(routed(), average(), ckpt_path=path, **options)
+    limit = "max_steps is 7" if "max_steps" in options else "max_epochs is 2"
+    assert "nothing was trained: the run has made " in caplog.text and limit in caplog.text
+    for name, value in whole.lightning_module.state_dict().items():
+        assert torch.equal(value, again.lightning_module.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("left", [1, 3])
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_an_epoch_that_has_fewer_batches_than_are_done_is_told(model, left, tmp_path):
+    fit(MODELS[model](), ModelCheckpoint(tmp_path, filename="within", every_n_train_steps=3), max_epochs=1)
+    path = tmp_path / "within.ckpt"
+    with pytest.raises(UsageError, match=f"3 batches of the epoch are done, but now it has {left}"):
+        fit(MODELS[model](), ckpt_path=path, max_epochs=2, limit_train_batches=left)
+    more, _ = fit(MODELS[model](), ckpt_path=path, max_epochs=2, limit_train_batches=4)
+    assert more.global_step == 8

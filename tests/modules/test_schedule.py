@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     Timer,
 )
+from lightning.pytorch.cli import ReduceLROnPlateau
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, PolynomialLR, StepLR
 
 from routing_lightning.cli import main
@@ -98,6 +99,18 @@ def test_a_resumed_run_keeps_its_schedule_and_says_nothing_of_it(model, tmp_path
     assert not [warning for warning in recwarn if "goes on with" in str(warning.message)]
 
 
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_length_that_was_left_to_a_shorter_run_stays_and_is_told(interval, tmp_path, recwarn):
+    cosine = partial(CosineAnnealingLR, T_max=-1)
+    made = partial(MODELS["routed"], lr_scheduler=cosine, lr_interval=interval)
+    fit(made(), ModelCheckpoint(tmp_path, filename="end"))
+    resumed, _ = fit(made(), ckpt_path=tmp_path / "end.ckpt", max_epochs=3)
+    before, now = (2 * BATCHES, 3 * BATCHES) if interval == "step" else (2, 3)
+    assert schedulers(resumed)[0].T_max == before
+    said = f"CosineAnnealingLR goes on with T_max {before} of the checkpoint, not {now}, the length of the run"
+    assert [said in str(warning.message) for warning in recwarn].count(True) == 1
+
+
 def test_given_lengths_stay():
     for schedule in (
         partial(OneCycleLR, max_lr=0.1, total_steps=7),
@@ -124,7 +137,11 @@ def test_a_run_that_goes_on_beyond_its_schedule_is_told_before_it_trains(model, 
     late = partial(MODELS[model], lr_scheduler=partial(OneCycleLR, max_lr=0.1, total_steps=2), lr_interval=interval)
     with pytest.raises(UsageError, match=f"ends after 2 {interval}s but .* or its total_steps to null"):
         fit(late(), max_epochs=3)
-    fit(late(), EarlyStopping("val/loss", mode="max", stopping_threshold=-1.0), max_epochs=3, limit_train_batches=1)
+    for perhaps in (EarlyStopping("val/loss"), Timer("00:01:00:00")):  # which may end it first, or not
+        with pytest.raises(UsageError, match=f"ends after 2 {interval}s but"):
+            fit(late(), perhaps, max_epochs=3)
+    with pytest.raises(UsageError, match=rf"does not end by itself; set trainer.max_{interval}s to at most 2\."):
+        fit(late(), max_epochs=None, max_time="00:01:00:00")
     fit(made(), StochasticWeightAveraging(0.01, swa_epoch_start=1))  # an epoch more, without steps
 
 
@@ -144,7 +161,29 @@ def test_a_schedule_that_is_over_before_the_resumed_run_is_told_at_its_start(mod
     for path in sorted(tmp_path.glob("*.ckpt")):  # in the midst of it and near its end
         with pytest.raises(UsageError, match=f"after {2 * steps} {interval}s but the run makes {3 * steps};"):
             fit(made(), BatchesForbidden(), ckpt_path=path, max_epochs=3)
-        fit(made(), Timer("00:00:00:00"), ckpt_path=path, max_epochs=3)  # which may end it first
+
+
+LATE = [
+    ({"check_val_every_n_epoch": 2}, "every 2 epochs"),
+    ({"limit_val_batches": 0}, "there is no validation"),
+    ({"check_val_every_n_epoch": None, "val_check_interval": BATCHES + 1}, f"after {BATCHES + 1} batches"),
+    ({"val_check_interval": "00:00:01:00"}, "goes by time"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), LATE)
+@pytest.mark.parametrize("model", ["routed", "baseline"])
+def test_a_schedule_that_looks_at_what_is_not_known_in_each_epoch_is_told_before_the_first_batch(model, options, why):
+    made = partial(MODELS[model], lr_scheduler=partial(ReduceLROnPlateau, monitor="val/loss"))
+    with pytest.raises(UsageError, match=f"looks at 'val/loss' at the end of each epoch, but .*{why}.*train/loss"):
+        fit(made(), BatchesForbidden(), **options)
+    fit(MODELS[model](lr_scheduler=partial(ReduceLROnPlateau, monitor="train/loss")), max_epochs=1, **options)
+
+
+def test_a_validation_within_each_epoch_is_enough():
+    made = MODELS["routed"](lr_scheduler=partial(ReduceLROnPlateau, monitor="val/loss"))
+    trainer, _ = fit(made, check_val_every_n_epoch=None, val_check_interval=2)
+    assert schedulers(trainer)[0].last_epoch == 2
 
 
 def test_from_the_command_line_the_saved_config_leaves_it_open(tmp_path):

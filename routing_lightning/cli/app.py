@@ -48,10 +48,10 @@ from routing_lightning.cli.quiet import keep_quiet
 from routing_lightning.cli.threads import set_threads
 from routing_lightning.cli.words import Words
 from routing_lightning.datamodules import MultiTaskDataModule
-from routing_lightning.errors import UsageError
+from routing_lightning.errors import UsageError, hint
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.modules.schedule import LENGTHS
-from routing_lightning.parser import SentenceParser, hint, one_sentence
+from routing_lightning.parser import SentenceParser, one_sentence
 from routing_lightning.paths import local_path
 from routing_lightning.trust import LIBRARIES, imported, signature_of, takes_null
 

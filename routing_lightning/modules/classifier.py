@@ -23,6 +23,7 @@ from routing_lightning.modules.changed import ANEW, Change, other_kinds
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
+from routing_lightning.modules.monitors import check_monitors
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.pixels import PixelNormalisation
@@ -344,7 +345,12 @@ class TaskClassifier(OptimizingModule):
     # -- noise ---------------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
-        """Takes the seed of the run: that of ``seed_everything``, or torch's own; the first one's on all processes."""
+        """Takes the seed of the run: that of ``seed_everything``, or torch's own; the first one's on all processes.
+
+        Raises:
+            UsageError: if something looks at a metric that nobody logs.
+        """
+        check_monitors(self.trainer, self, self.logged_names())
         seed = int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed()))
         self.noise_keys = NoiseKeys(self.trainer.strategy.broadcast(seed))
 
@@ -623,6 +629,18 @@ class TaskClassifier(OptimizingModule):
         for name, values in per_task.items():
             named = zip(self.task_names(), values.reshape(-1), strict=False)
             self.log_dict({f"{stage}/{name}_task/{task}": value for task, value in named if not value.isnan()})
+
+    def logged_names(self) -> list[str]:
+        """Names of the metrics that a training may log."""
+        kinds = {"classes"} if self.objective is None else set(self.objective.targets.kinds)
+        of_task, of_all = {"classes": ["acc"], "labels": ["f1"], "value": ["mae", "r2"]}, ["loss"]
+        of_all += ["acc", "acc_micro"] if "classes" in kinds else []
+        of_all += [name for kind, name in (("labels", "f1"), ("value", "r2")) if kind in kinds]
+        found = [f"{stage}/{name}" for stage in ("val", "train") for name in of_all]
+        found += [f"train/{name}" for name in ("loss_step", "auxiliary_loss", "joint_loss")]
+        names = [name for kind in sorted(kinds) for name in of_task[kind]]
+        tasks = self.task_names()
+        return found + [f"{stage}/{name}_task/{task}" for stage in ("val", "train") for name in names for task in tasks]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

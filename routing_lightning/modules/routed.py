@@ -517,6 +517,11 @@ class RoutedClassifier(TaskClassifier):
             for layer, active in zip(self.network.layers, state["active"], strict=True):
                 layer.blocks.active.update(active)
 
+    def logged_names(self) -> list[str]:
+        """Names of the metrics, those of the router included; see the base class."""
+        depths = range(1, len(self.router.spec.num_blocks) + 1)
+        return super().logged_names() + [f"router/entropy/depth_{depth}" for depth in depths]
+
     def on_train_epoch_end(self) -> None:
         """Reports the epoch."""
         super().on_train_epoch_end()

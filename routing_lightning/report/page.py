@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,9 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> 
 
 
 def _record(group: Group) -> RouteRecord | None:
-    """The routes of the first run that has some."""
-    return next((run.record for run in group.runs if run.record is not None and len(run.record.steps)), None)
+    """The routes of the first run that has some, of those that got furthest if there is one."""
+    runs = sorted(group.runs, key=lambda run: not group.furthest(run))
+    return next((run.record for run in runs if run.record is not None and len(run.record.steps)), None)
 
 
 def _overview(datasets: Sequence[str], groups: Sequence[Group]) -> str:
@@ -201,6 +203,19 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
     return plot + _against_paper(groups, paper) + _against_control(groups)
 
 
+def _at(group: Group, epoch: int) -> str:
+    """Accuracy at an epoch, with the number of seeds that reached it where not all did."""
+    seeds, there = len(group.seeds()), len(group.over_seeds(lambda run: run.accuracy.get(epoch)))
+    few = f' <span class="paper">({there} of {_count(seeds, "seed")})</span>' if 0 < there < seeds else ""
+    return _ours(group.at(epoch)) + few
+
+
+def _seeds(group: Group) -> str:
+    """How many seeds a group has, and how many runs where that is another number."""
+    seeds, runs = len(group.seeds()), len(group.runs)
+    return str(seeds) if seeds == runs else f"{seeds} ({_count(runs, 'run')})"
+
+
 def _legend(curves: Sequence[Curve]) -> str:
     """Names of curves, as text of the page, which keeps its size on a narrow screen."""
     numbers = {colour: f"var(--task-{number})" for number, colour in enumerate(TASK_COLOURS)}
@@ -213,18 +228,18 @@ def _legend(curves: Sequence[Curve]) -> str:
 
 
 def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) -> str:
-    reached = max((epoch for group in groups for run in group.runs for epoch in run.accuracy), default=0)
+    reached = max((group.last_epoch for group in groups), default=0)
     epochs = [epoch for epoch in EPOCHS if epoch <= reached]
     mixed = len({group.data for group in groups}) > 1
-    head = ["method", "last", *(f"epoch {epoch}" for epoch in epochs), "epochs", "runs", *["measured on"] * mixed]
+    head = ["method", "last", *(f"epoch {epoch}" for epoch in epochs), "epochs", "seeds", *["measured on"] * mixed]
     rows = []
     for group in groups:
         lengths = [max(run.accuracy, default=0) for run in group.runs]
         least, most = min(lengths), max(lengths)
-        cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in epochs]
+        cells = [_at(group, epoch) + _paper(paper.get(group.method), epoch) for epoch in epochs]
         span = str(most) if least == most else f"{least} to {most}"
-        own = [span, str(len(group.runs)), *[group.data] * mixed]
-        rows.append([_text(group.name), _ours(group.at(least)), *cells, *own])
+        own = [span, _seeds(group), *[group.data] * mixed]
+        rows.append([_text(group.name), _at(group, most), *cells, *own])
     caption = f"Accuracy in % on the {_measured(groups)}, mean ± standard deviation over seeds" + (
         "; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else ""
     )
@@ -335,6 +350,12 @@ def _per_task(groups: Sequence[Group]) -> str:
     return _accuracies(groups) + _scores(groups)
 
 
+def _at_the_end(group: Group, task: str, run: Run, measure: str | None = None) -> float | None:
+    """Accuracy of a task, or another measure, at the group's last epoch; None of a run that did not get there."""
+    values = run.task_accuracy if measure is None else run.task_scores.get(measure, {})
+    return values.get(task) if group.furthest(run) else None
+
+
 def _scores(groups: Sequence[Group]) -> str:
     """What tasks of labels and of values are measured by."""
     names = {"f1": "F1", "mae": "MAE", "r2": "R²"}
@@ -345,9 +366,7 @@ def _scores(groups: Sequence[Group]) -> str:
         ):
             cells = []
             for group in groups:
-                found = [
-                    run.task_scores[measure][task] for run in group.runs if task in run.task_scores.get(measure, ())
-                ]
+                found = group.over_seeds(partial(_at_the_end, group, task, measure=measure))
                 value = mean_and_spread(found)
                 spread = "" if value is None or math.isnan(value[1]) else f" ± {value[1]:.3g}"
                 cells.append("-" if value is None else f"<b>{value[0]:.4g}</b>{spread}")
@@ -369,7 +388,7 @@ def _accuracies(groups: Sequence[Group]) -> str:
     means = {}
     for number, group in enumerate(groups):
         for task in tasks:
-            found = mean_and_spread([run.task_accuracy[task] for run in group.runs if task in run.task_accuracy])
+            found = mean_and_spread(group.over_seeds(partial(_at_the_end, group, task)))
             if found:
                 means[number, task] = found
     values = [mean for mean, _ in means.values()]
@@ -418,7 +437,7 @@ def _maps(groups: Sequence[Group]) -> str:
         "<p>Tasks on top, a row of blocks per depth, in an order in which few links cross. A block shows its number "
         "and its tasks' letters; a link is wider where more of the task's samples go. Links of less than a tenth of "
         "a task's samples and blocks not in use are left out. Point at a task or a block to see its routes alone; a "
-        "click keeps them. For each group its first recorded run.</p>"
+        "click keeps them. For each group the first recorded run of those that got furthest.</p>"
     )
     return "<h2>Routing maps</h2>" + text + "".join(shown)
 

@@ -581,6 +581,29 @@ def test_report_holds_the_policies_for_its_slider(tmp_path):
     np.testing.assert_allclose(levels / 255, record.probabilities.transpose(0, 2, 1, 3), atol=0.5 / 255 + 1e-6)
 
 
+def test_report_tells_where_tasks_share_and_what_a_search_found(tmp_path):
+    record = record_of()
+    record.depth_names, record.gains = np.array(["conv <1>", "fc"]), np.array([[4, 2, 1.5], [0, 0, 0]])
+    record.probabilities[:] = 0
+    record.probabilities[:, :, 0, 3], record.probabilities[:, :, 1, 2] = 1, 1
+    record.probabilities[3, :, 0, [3, 0]] = [[0.01] * 3, [0.99, 0.99, 0.9]]  # asked at step 9
+    record.probabilities[4:, 0, 0] = [1, 0, 0, 0]  # one has parted
+    folders = [write_run(tmp_path / "0", config_of(0), record=record)]
+    folders += [write_run(tmp_path / "1", config_of(0, "data/mnist_mtl", "methods/wpl"), record=record_of())]
+    page = write_report(folders, tmp_path / "out").read_text()
+    section = page[page.index("<h2>Sharing</h2>") : page.index("<h2>Routing maps</h2>")]
+    rows = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row)]
+        for row in re.findall("<tr>(.*?)</tr>", section)
+    ]
+    assert rows[:3] == [
+        ["layer", "own block", "gain of parting", "certain tasks", "asked", "blocks taken"],
+        ["conv &lt;1&gt;", "1 of 3", "+0.5 ± 0.2", "2 of 3", "9 to 9", "2"],
+        ["fc", "0 of 3", "-", "-", "not asked", "1"],
+    ]
+    assert rows[3] == ["layer", "own block", "blocks taken"] and rows[4][0] == "depth 1"
+
+
 def test_mean_and_spread_over_seeds_stand_in_the_table(tmp_path):
     folders = [write_run(tmp_path / f"v{seed}", config_of(seed), (0.2 + seed / 10,)) for seed in range(3)]
     page = write_report(folders, tmp_path).read_text()

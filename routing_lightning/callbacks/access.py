@@ -9,6 +9,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from routing_lightning.errors import UsageError
+from routing_lightning.networks import RoutedLayer, RoutingNetwork
+from routing_lightning.nn import ConvBlocks, LinearBlocks
 from routing_lightning.routers import Router, Trace
 
 
@@ -27,6 +29,55 @@ def trace_of(outputs: Any) -> Trace | None:
 def policy_of(router: Router) -> np.ndarray | None:
     """The policy of each task, (T, D, K) float32; None if it depends on the activations."""
     return None if router.uses_state else router.probabilities().numpy()
+
+
+def depth_names(pl_module: L.LightningModule) -> np.ndarray | None:
+    """The layer of each depth, (D,) str, as the network names it; None where there is no network of routed layers.
+
+    A layer that has a number only is called by its kind (conv, fc, or block), counted from 1; one that is called again,
+    by which call it is.
+    """
+    network = getattr(pl_module, "network", None)
+    if not isinstance(network, RoutingNetwork):
+        return None
+    given = {layer: name for name, layer in network.body.named_modules()}
+    kinds: dict[str, int] = {}
+    names: dict[RoutedLayer, str] = {}
+    calls: dict[RoutedLayer, int] = {}
+    found = []
+    for layer in network.calls:
+        if layer not in names:
+            names[layer] = given.get(layer, "")
+            if not any(letter.isalpha() for letter in names[layer]):
+                kind = next((name for blocks, name in KINDS if isinstance(layer.blocks, blocks)), "block")
+                kinds[kind] = kinds.get(kind, 0) + 1
+                names[layer] = f"{kind} {kinds[kind]}"
+        calls[layer] = calls.get(layer, 0) + 1
+        found.append(names[layer] + (f", call {calls[layer]}" if calls[layer] > 1 else ""))
+    return np.array(found, dtype=np.str_)
+
+
+KINDS = ((ConvBlocks, "conv"), (LinearBlocks, "fc"))
+
+
+def gains_of(trace: Trace, num_blocks: np.ndarray) -> np.ndarray:
+    """What other blocks brought more than the common one, the last, in a batch of a search.
+
+    Args:
+        trace: of the batch, with alternatives and returns, or without.
+        num_blocks: (D,), blocks of each depth.
+
+    Returns:
+        (D, 3) float64, of each depth the number of samples, the sum of their gains and the sum of their squares.
+    """
+    found = np.zeros((len(num_blocks), 3))
+    if trace.alternatives is None or trace.returns is None:
+        return found
+    taken, other, gains = trace.actions.cpu().numpy(), trace.alternatives.cpu().numpy(), trace.returns.cpu().numpy()
+    common = num_blocks - 1
+    sign = (other >= 0) * ((other == common).astype(float) - (taken == common))  # 0 where none of them, or both
+    signed = sign * gains
+    return np.stack([np.abs(sign).sum(0), signed.sum(0), (signed**2).sum(0)], axis=1)
 
 
 def writers(trainer: L.Trainer) -> list[SummaryWriter]:

@@ -201,6 +201,11 @@ class BranchingRouter(HostModule, Router):
         """Whether the search is over, so that the routes stay."""
         return int(self.closed) == len(self.depths)
 
+    @property
+    def is_comparing(self) -> bool:
+        """Whether a depth is open and its blocks have learned enough to be compared."""
+        return self.open_depth is not None and int(self.waited) >= self.settle * int(self.longest)
+
     def _advance(self) -> None:
         """Closes the open depth and opens the next one, each if it is time."""
         depth = self.open_depth

@@ -9,8 +9,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from routing_lightning.errors import UsageError
-from routing_lightning.networks import RoutedLayer, RoutingNetwork
-from routing_lightning.nn import ConvBlocks, LinearBlocks
 from routing_lightning.routers import Router, Trace
 
 
@@ -32,32 +30,9 @@ def policy_of(router: Router) -> np.ndarray | None:
 
 
 def depth_names(pl_module: L.LightningModule) -> np.ndarray | None:
-    """The layer of each depth, (D,) str, as the network names it; None where there is no network of routed layers.
-
-    A layer that has a number only is called by its kind (conv, fc, or block), counted from 1; one that is called again,
-    by which call it is.
-    """
-    network = getattr(pl_module, "network", None)
-    if not isinstance(network, RoutingNetwork):
-        return None
-    given = {layer: name for name, layer in network.body.named_modules()}
-    kinds: dict[str, int] = {}
-    names: dict[RoutedLayer, str] = {}
-    calls: dict[RoutedLayer, int] = {}
-    found = []
-    for layer in network.calls:
-        if layer not in names:
-            names[layer] = given.get(layer, "")
-            if not any(letter.isalpha() for letter in names[layer]):
-                kind = next((name for blocks, name in KINDS if isinstance(layer.blocks, blocks)), "block")
-                kinds[kind] = kinds.get(kind, 0) + 1
-                names[layer] = f"{kind} {kinds[kind]}"
-        calls[layer] = calls.get(layer, 0) + 1
-        found.append(names[layer] + (f", call {calls[layer]}" if calls[layer] > 1 else ""))
-    return np.array(found, dtype=np.str_)
-
-
-KINDS = ((ConvBlocks, "conv"), (LinearBlocks, "fc"))
+    """The layer of each depth, (D,) str, as the network names it; None where the network has no such names."""
+    names = getattr(getattr(pl_module, "network", None), "depth_names", None)
+    return np.array(names(), dtype=np.str_) if callable(names) else None
 
 
 def gains_of(trace: Trace, num_blocks: np.ndarray) -> np.ndarray:

@@ -496,11 +496,21 @@ class RoutedClassifier(TaskClassifier):
         self.network.reset_active()
         super().on_train_start()
         self.router.plan(self.planned_batches())
+        if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            for sentence in self.router.foresee(self.planned_batches(), self.network.depth_names()):
+                rank_zero_warn(sentence)
         self.timed_checkpoints = [
             callback
             for callback in self.trainer.checkpoint_callbacks
             if isinstance(callback, ModelCheckpoint) and callback._train_time_interval is not None
         ]
+
+    def on_train_end(self) -> None:
+        """Tells what the router could not decide."""
+        super().on_train_end()
+        if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            for sentence in self.router.left_open(self.network.depth_names()):
+                rank_zero_warn(sentence)
 
     def planned_batches(self) -> float:
         """Number of batches of the whole training, infinite where nobody knows."""

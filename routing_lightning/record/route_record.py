@@ -241,7 +241,10 @@ class RouteRecord:
         """
         if self.probabilities is None:
             return self.routes, self.route_counts, self.route_step
-        best = self.probabilities[-1].argmax(-1)
+        last = self.probabilities[-1]
+        best = last.argmax(-1)
+        if self.gains is not None:  # a task that is undecided goes on with the common block, the last
+            best = last.shape[-1] - 1 - last[..., ::-1].argmax(-1)
         tasks = np.arange(len(best))[:, None]
         return np.concatenate([tasks, best], axis=1), np.ones(len(best), np.int64), int(self.steps[-1])
 

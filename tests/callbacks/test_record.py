@@ -54,6 +54,14 @@ def test_trials_tell_what_a_search_found():
     assert table_record().trials() == [] and table_record().layers() == ["depth 1", "depth 2"]
 
 
+def test_who_is_undecided_in_a_search_goes_on_with_the_common_block():
+    record = searched_record()
+    record.probabilities[-1, 0, 0] = [0.5, 0, 0.5]
+    assert record.map_routes()[0].tolist() == [[0, 2, 1], [1, 2, 1]]
+    record.gains = None
+    assert record.map_routes()[0].tolist() == [[0, 0, 1], [1, 2, 1]]
+
+
 @pytest.mark.parametrize("record", [table_record(), counted_record(), searched_record()])
 def test_file_keeps_everything(record, tmp_path):
     record.save(tmp_path / "deep" / "routes.npz")

@@ -8,7 +8,12 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    Callback,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -30,6 +35,7 @@ from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, forget_strange_files, keep_best, settle
 from routing_lightning.modules.schedule import check_lasts
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
+from routing_lightning.modules.weight_callbacks import check_backbone, check_pruning
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
@@ -269,6 +275,15 @@ class TaskClassifier(OptimizingModule):
         names = getattr(getattr(self._trainer, "datamodule", None), "task_names", None)
         return list(names) if names else [str(task) for task in range(self.num_tasks)]
 
+    def configure_callbacks(self) -> list[Callback]:
+        """Checks, before callbacks are set up, that what they change is there; adds none.
+
+        Raises:
+            UsageError: if it is not.
+        """
+        check_backbone(self.trainer, self)
+        return []
+
     def setup(self, stage: str) -> None:
         """Checks the model against the data, once, before the first batch.
 
@@ -293,6 +308,8 @@ class TaskClassifier(OptimizingModule):
                 getattr(self, "_hparams_initial", {}).pop(option, None)
 
         keep_counts(self.trainer)
+        if stage == "fit":
+            check_pruning(self.trainer, self)
         self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
         targets = getattr(data, "targets", None)
         if isinstance(targets, Targets) and (stage == "fit" or self.objective is None):

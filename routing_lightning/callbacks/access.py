@@ -144,4 +144,5 @@ class Epochs(Interval):
     def over(self, trainer: L.Trainer) -> bool:
         """Whether it is due at the end of the current epoch."""
         epoch = trainer.current_epoch + 1
-        return self.due(epoch) or trainer.should_stop or epoch == trainer.max_epochs
+        is_last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step
+        return self.due(epoch) or trainer.should_stop or is_last

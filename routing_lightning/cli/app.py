@@ -97,6 +97,9 @@ class SaveConfig(SaveConfigCallback):
         checkpoint[CONFIG_KEY] = self.parser.dump(self.config, skip_none=False)
 
 
+LIMITS = ("max_epochs", "max_steps", "max_time")  # of the length of a training
+
+
 class RoutingCLI(LightningCLI):
     """LightningCLI for routing networks and their baselines.
 
@@ -107,6 +110,7 @@ class RoutingCLI(LightningCLI):
         folder: the folder of this run; None if it writes nothing.
         claimed: folders that loggers of the user's have got.
         trusted: modules that the user has named with ``--trust``.
+        length_given: whether the command line says how long the training is.
         first_step: optimizer steps that the checkpoint which a training goes on from has made.
     """
 
@@ -114,6 +118,7 @@ class RoutingCLI(LightningCLI):
     claimed: Sequence[Path] = ()
     trusted: tuple[str, ...] = ()
     first_step: int = 0
+    length_given: bool = True
 
     # -- words and options ---------------------------------------------------------------------------------------------
 
@@ -127,6 +132,7 @@ class RoutingCLI(LightningCLI):
                 "leave task out: of the test part each image is predicted for the task that it has a label of."
             )
         self.trusted = tuple(words.trusted)
+        self.length_given = any(words.values(f"--trainer.{limit}") for limit in LIMITS)
         first: list[str] = []
         last: list[str] = []
         option, given = source_of(words)
@@ -344,6 +350,23 @@ class RoutingCLI(LightningCLI):
         """Number of processes of this run on this machine's processor."""
         on_cpu = type(self.trainer.accelerator).__name__ == "CPUAccelerator"
         return self.trainer.num_devices if on_cpu else 1
+
+    def before_fit(self) -> None:
+        """Says how long the training will be, if the command line does not."""
+        trainer = self.trainer
+        if self.length_given or trainer.fast_dev_run or not trainer.is_global_zero:  # type: ignore[attr-defined]
+            return
+        time = self.trainer_options().get("max_time")
+        most = [
+            f"{trainer.max_epochs:,} epochs" if trainer.max_epochs not in (None, -1) else "",
+            f"{trainer.max_steps:,} steps" if trainer.max_steps != -1 else "",
+            f"{time} of time (max_time)" if time else "",
+        ]
+        words = " or ".join(filter(None, most)) or "no end but Ctrl-C"
+        print(
+            f"the training has {words}, of the config or by default; --trainer.max_epochs sets another length",
+            flush=True,
+        )
 
     # -- what is said at the end ---------------------------------------------------------------------------------------
 

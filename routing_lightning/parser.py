@@ -3,8 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable
 from enum import Enum
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
@@ -17,6 +16,7 @@ from jsonargparse._loaders_dumpers import get_yaml_default_loader
 from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
+from routing_lightning.errors import hint
 from routing_lightning.kinds import choices_in, in_words, none_of, split_types
 from routing_lightning.trust import GET_TORCHJD
 
@@ -69,13 +69,6 @@ get_yaml_default_loader().add_implicit_resolver(  # type: ignore[no-untyped-call
 if hasattr(_typehints, "serialize_as_import_path"):
     _as_path: Callable[[Any], Any] = _typehints.serialize_as_import_path
     _typehints.serialize_as_import_path = lambda value: value if isinstance(value, str) else _as_path(value)
-
-
-def hint(word: str, known: Iterable[str]) -> str:
-    """A question that names the nearest known word; empty if none is near."""
-    by_lower = {name.lower(): name for name in known}
-    found = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[found[0]]}?" if found else ""
 
 
 def known_classes() -> list[str]:

@@ -565,3 +565,10 @@ def test_sharing_profile_shows_the_shares_and_their_range():
         "learned",
         "drawn",
     ]
+
+
+def test_sharing_profile_names_the_layers_where_there_is_room():
+    figure = sharing_profile({"": np.array([0.0, 1.0])}, layers=["conv 1", "fc 1"])
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["conv 1", "fc 1"]
+    figure = sharing_profile({"": np.zeros(13)}, layers=[f"conv {n}" for n in range(13)])
+    assert figure.axes[0].get_xlabel() == "depth"

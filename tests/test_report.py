@@ -209,6 +209,71 @@ def test_resumed_runs_are_joined_in_any_order(tmp_path):
         assert run.record is not None  # of the run two before
 
 
+def resumed(config: dict, source: Path) -> dict:
+    return config | {"ckpt_path": str(source / "checkpoints" / "x.ckpt")}
+
+
+def test_repeats_of_a_seed_are_one_sample(tmp_path):
+    """Whether a run was broken, continued twice, done again, or not: its seed counts once."""
+    whole = write_run(tmp_path / "whole", config_of(0), (0.2, 0.3, 0.4))
+    broken = write_run(tmp_path / "broken", config_of(0), (0.2,))
+    folders = [whole, broken, write_run(tmp_path / "on", resumed(config_of(0), broken), (0.3, 0.5), first_epoch=1)]
+    folders += [write_run(tmp_path / "on_2", resumed(config_of(0), broken), (0.3, 0.6), first_epoch=1)]
+    folders += [write_run(tmp_path / "other", config_of(1), (0.2, 0.3, 0.7))]
+    (group,) = group_runs(join_resumed([read_run(folder) for folder in folders]))
+    assert len(group.runs) == 4 and list(group.seeds()) == [0, 1]
+    assert group.at(3) == pytest.approx((0.6, 0.02**0.5))  # of 0.5, the mean of three, and 0.7
+    assert "(n = 2)" in group.curve().name
+    page = write_report(folders, tmp_path / "out").read_text()
+    assert "<td>2 (4 runs)</td>" in page and "<b>60.0</b> ± 14.1" in page
+
+
+def test_runs_without_a_seed_are_each_a_sample(tmp_path):
+    folders = [write_run(tmp_path / str(n), config_of(False), (0.2 + n / 10,)) for n in range(2)]
+    (group,) = group_runs(join_resumed([read_run(folder) for folder in folders]))
+    assert group.at(1) == pytest.approx((0.25, 0.005**0.5)) and group.seeds_at(1) == {}
+
+
+def test_an_unfinished_run_hides_no_last_value(tmp_path):
+    folders = [
+        write_run(tmp_path / "0", config_of(0), (0.2, 0.3, 0.8)),
+        write_run(tmp_path / "1", config_of(1), (0.4,)),
+    ]
+    page = write_report(folders, tmp_path / "out").read_text()
+    row = re.search(r'<tr><th scope="row">routing-all-fc</th>(.*?)</tr>', page)[1]
+    last, first = re.findall(r"<td>(.*?)</td>", row)[:2]
+    assert last == '<b>80.0</b> <span class="paper">(1 of 2 seeds)</span>'
+    assert first.startswith("<b>30.0</b> ± 14.1") and "seeds" not in first
+    assert "1 to 3" in row and "(n = 1 to 2)" in page
+    tasks = re.search(r"<h3>Accuracy per task</h3>.*?<tbody>(.*?)</tbody>", page, re.DOTALL)[1]
+    assert "80.0" in tasks and "61.0" not in tasks  # the mean with a task's accuracy at another epoch
+
+
+def test_a_finished_run_stays_with_those_of_its_settings_when_it_goes_on(tmp_path):
+    short = [write_run(tmp_path / str(n), config_of(n, max_epochs=2), (0.2, 0.3)) for n in range(2)]
+    long = write_run(tmp_path / "long", resumed(config_of(0, max_epochs=4), short[0]), (0.4, 0.5), first_epoch=2)
+    groups = group_runs(join_resumed([read_run(folder) for folder in [*short, long]]))
+    assert [[run.folder for run in group.runs] for group in groups] == [short, [long]]
+    assert groups[1].runs[0].accuracy == pytest.approx({1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5})
+    groups = group_runs(join_resumed([read_run(folder) for folder in (short[0], long)]))
+    assert [[run.folder for run in group.runs] for group in groups] == [[long]]
+
+
+def test_runs_are_joined_after_their_folders_moved(tmp_path):
+    first = write_run(tmp_path / "copied" / "wpl-seed0", config_of(), (0.2,))
+    config = resumed(config_of(), Path("elsewhere/wpl-seed0"))
+    second = write_run(tmp_path / "copied" / "wpl-seed0-1", config, (0.3,), first_epoch=1)
+    (run,) = join_resumed([read_run(first), read_run(second)])
+    assert run.folder == second and run.accuracy == pytest.approx({1: 0.2, 2: 0.3})
+
+
+def test_a_run_that_begins_with_weights_continues_nothing(tmp_path):
+    first = write_run(tmp_path / "0", config_of(), (0.2, 0.3))
+    second = write_run(tmp_path / "1", resumed(config_of(), first), (0.5,))  # from epoch 1 again
+    found = join_resumed([read_run(first), read_run(second)])
+    assert [run.folder for run in found] == [first, second] and found[1].accuracy == pytest.approx({1: 0.5})
+
+
 # -- names and groups --------------------------------------------------------------------------------------------------
 
 
@@ -514,6 +579,29 @@ def test_report_holds_the_policies_for_its_slider(tmp_path):
     assert run["actions"] == [["0", "1", "2", "3"], ["0", "1", "PASS"]]
     levels = np.frombuffer(base64.b64decode(run["levels"]), np.uint8).reshape(6, 2, 3, 4)
     np.testing.assert_allclose(levels / 255, record.probabilities.transpose(0, 2, 1, 3), atol=0.5 / 255 + 1e-6)
+
+
+def test_report_tells_where_tasks_share_and_what_a_search_found(tmp_path):
+    record = record_of()
+    record.depth_names, record.gains = np.array(["conv <1>", "fc"]), np.array([[4, 2, 1.5], [0, 0, 0]])
+    record.probabilities[:] = 0
+    record.probabilities[:, :, 0, 3], record.probabilities[:, :, 1, 2] = 1, 1
+    record.probabilities[3, :, 0, [3, 0]] = [[0.01] * 3, [0.99, 0.99, 0.9]]  # asked at step 9
+    record.probabilities[4:, 0, 0] = [1, 0, 0, 0]  # one has parted
+    folders = [write_run(tmp_path / "0", config_of(0), record=record)]
+    folders += [write_run(tmp_path / "1", config_of(0, "data/mnist_mtl", "methods/wpl"), record=record_of())]
+    page = write_report(folders, tmp_path / "out").read_text()
+    section = page[page.index("<h2>Sharing</h2>") : page.index("<h2>Routing maps</h2>")]
+    rows = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row)]
+        for row in re.findall("<tr>(.*?)</tr>", section)
+    ]
+    assert rows[:3] == [
+        ["layer", "own block", "gain of parting", "certain tasks", "asked", "blocks taken"],
+        ["conv &lt;1&gt;", "1 of 3", "+0.5 ± 0.2", "2 of 3", "9 to 9", "2"],
+        ["fc", "0 of 3", "-", "-", "not asked", "1"],
+    ]
+    assert rows[3] == ["layer", "own block", "blocks taken"] and rows[4][0] == "depth 1"
 
 
 def test_mean_and_spread_over_seeds_stand_in_the_table(tmp_path):

@@ -29,6 +29,32 @@ def policy_of(router: Router) -> np.ndarray | None:
     return None if router.uses_state else router.probabilities().numpy()
 
 
+def depth_names(pl_module: L.LightningModule) -> np.ndarray | None:
+    """The layer of each depth, (D,) str, as the network names it; None where the network has no such names."""
+    names = getattr(getattr(pl_module, "network", None), "depth_names", None)
+    return np.array(names(), dtype=np.str_) if callable(names) else None
+
+
+def gains_of(trace: Trace, num_blocks: np.ndarray) -> np.ndarray:
+    """What other blocks brought more than the common one, the last, in a batch of a search.
+
+    Args:
+        trace: of the batch, with alternatives and returns, or without.
+        num_blocks: (D,), blocks of each depth.
+
+    Returns:
+        (D, 3) float64, of each depth the number of samples, the sum of their gains and the sum of their squares.
+    """
+    found = np.zeros((len(num_blocks), 3))
+    if trace.alternatives is None or trace.returns is None:
+        return found
+    taken, other, gains = trace.actions.cpu().numpy(), trace.alternatives.cpu().numpy(), trace.returns.cpu().numpy()
+    common = num_blocks - 1
+    sign = (other >= 0) * ((other == common).astype(float) - (taken == common))  # 0 where none of them, or both
+    signed = sign * gains
+    return np.stack([np.abs(sign).sum(0), signed.sum(0), (signed**2).sum(0)], axis=1)
+
+
 def writers(trainer: L.Trainer) -> list[SummaryWriter]:
     """The TensorBoard writers of the run; none on processes other than the first."""
     if not trainer.is_global_zero:
@@ -118,4 +144,5 @@ class Epochs(Interval):
     def over(self, trainer: L.Trainer) -> bool:
         """Whether it is due at the end of the current epoch."""
         epoch = trainer.current_epoch + 1
-        return self.due(epoch) or trainer.should_stop or epoch == trainer.max_epochs
+        is_last = epoch == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step
+        return self.due(epoch) or trainer.should_stop or is_last

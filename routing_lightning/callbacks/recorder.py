@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from routing_lightning.callbacks.access import policy_of, router_of, trace_of, writers
+from routing_lightning.callbacks.access import depth_names, gains_of, policy_of, router_of, trace_of, writers
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import local_path
 from routing_lightning.record import FILE_NAME, POOLED, RouteRecord, write_whole
-from routing_lightning.routers import Router
+from routing_lightning.routers import BranchingRouter, Router
 from routing_lightning.rows import RowGatherer
 
 BUFFERED_BATCHES = 256
@@ -49,6 +49,7 @@ class RouteRecorder(L.Callback):
         task_names: T names, known in training like all below.
         num_actions: (D,) how many actions each depth has.
         num_blocks: (D,) how many of those are blocks.
+        depth_names: (D,) the names of their layers; None if not known.
         charts: TensorBoard's grouped curves, to which other callbacks may add at setup.
 
     Raises:
@@ -65,6 +66,7 @@ class RouteRecorder(L.Callback):
         self.task_names: list[str] = []
         self.num_actions = np.zeros(0, np.int64)
         self.num_blocks = np.zeros(0, np.int64)
+        self.depth_names: np.ndarray | None = None
         self.thinned = 0  # how often snapshots became half as frequent
         self.charts: dict[str, dict[str, list[Any]]] = {}
         self._snapshots: list[Snapshot] = []
@@ -72,7 +74,8 @@ class RouteRecorder(L.Callback):
         self._buffer: list[tuple[Tensor, Tensor]] = []  # tasks and actions of batches not counted yet
         self._validation: list[Tensor] = []
         self._routes = (np.zeros((0, 0), np.int64), np.zeros(0, np.int64), 0)
-        self._packed: tuple[tuple[int, int], bytes] = ((-2, -2), b"")
+        self._packed: tuple[tuple[float, ...], bytes] = ((), b"")
+        self._gains: np.ndarray | None = None  # (D, 3), see RouteRecord
         self._router: Router | None = None
         self._path: Path | None = None
 
@@ -93,11 +96,14 @@ class RouteRecorder(L.Callback):
             routes=self._routes[0],
             route_counts=self._routes[1],
             route_step=self._routes[2],
+            depth_names=self.depth_names,
+            gains=None if self._gains is None else self._gains.copy(),
         )
 
     def _content(self) -> bytes:
         """The history as a file; kept until there is a new snapshot, as checkpoint and file both need it."""
-        key = (self._snapshots[-1].step if self._snapshots else -1, self._routes[2])
+        compared = -1.0 if self._gains is None else float(self._gains[:, 0].sum())
+        key = (self._snapshots[-1].step if self._snapshots else -1, self._routes[2], compared)
         if self._packed[0] != key:
             self._packed = key, self.record().to_bytes()
         return self._packed[1]
@@ -120,9 +126,11 @@ class RouteRecorder(L.Callback):
         tables = [None] * len(record.steps) if record.probabilities is None else list(record.probabilities)
         self._snapshots = [Snapshot(*snap) for snap in zip(record.steps.tolist(), record.counts, tables, strict=True)]
         self._routes = record.routes, record.route_counts, record.route_step
+        if record.gains is not None:
+            self._gains = record.gains
         self._pending = state_dict["pending"].numpy().copy()
         self._buffer.clear()
-        self._packed = (-2, -2), b""
+        self._packed = (), b""
         self.thinned = int(state_dict["thinned"])
 
     def _clear(self, shape: tuple[int, ...]) -> None:
@@ -131,7 +139,9 @@ class RouteRecorder(L.Callback):
         self._snapshots.clear()
         self._buffer.clear()
         self._routes = np.zeros((0, 1 + shape[1]), np.int64), np.zeros(0, np.int64), 0
-        self._packed = (-2, -2), b""
+        if self._gains is not None:
+            self._gains = np.zeros((shape[1], 3))
+        self._packed = (), b""
         self.thinned = max(0, math.ceil(math.log2(max(1, self._pending.size) / QUICK)))
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -155,9 +165,12 @@ class RouteRecorder(L.Callback):
         self.task_names = names + [str(task) for task in range(len(names), self._router.spec.num_tasks)]
         self.num_actions = np.array(self._router.spec.num_actions)
         self.num_blocks = np.array(self._router.spec.num_blocks)
+        self.depth_names = depth_names(pl_module)
         shape = (len(self.task_names), len(self.num_actions), int(self.num_actions.max()))
         if self._pending.shape != shape:
             self._clear(shape)
+        if isinstance(self._router, BranchingRouter) and self._gains is None:
+            self._gains = np.zeros((shape[1], 3))
         self.charts = {"accuracy": {f"{stage}, all tasks": ["Multiline", [f"{stage}/acc_task/"]] for stage in STAGES}}
         objective = getattr(pl_module, "objective", None)
         for kind, measure in (("labels", "f1"), ("value", "mae"), ("value", "r2")):
@@ -185,6 +198,8 @@ class RouteRecorder(L.Callback):
         trace = trace_of(outputs)
         if trace is not None:
             self._buffer.append((trace.tasks, trace.actions))
+            if self._gains is not None and isinstance(self._router, BranchingRouter) and self._router.is_comparing:
+                self._gains += gains_of(trace, self.num_blocks)
         last = self._snapshots[-1].step if self._snapshots else 0
         gap = max(1.0, self.growth * last) * 2**self.thinned
         if trainer.global_step >= last + gap or (trainer.is_last_batch and trainer.global_step > last):

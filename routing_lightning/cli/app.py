@@ -48,10 +48,10 @@ from routing_lightning.cli.quiet import keep_quiet
 from routing_lightning.cli.threads import set_threads
 from routing_lightning.cli.words import Words
 from routing_lightning.datamodules import MultiTaskDataModule
-from routing_lightning.errors import UsageError
+from routing_lightning.errors import UsageError, hint
 from routing_lightning.modules import TaskClassifier
 from routing_lightning.modules.schedule import LENGTHS
-from routing_lightning.parser import SentenceParser, hint, one_sentence
+from routing_lightning.parser import SentenceParser, one_sentence
 from routing_lightning.paths import local_path
 from routing_lightning.trust import LIBRARIES, imported, signature_of, takes_null
 
@@ -106,6 +106,9 @@ class SaveConfig(SaveConfigCallback):
         checkpoint[CONFIG_KEY] = self.parser.dump(self.config, skip_none=False)
 
 
+LIMITS = ("max_epochs", "max_steps", "max_time")  # of the length of a training
+
+
 class RoutingCLI(LightningCLI):
     """LightningCLI for routing networks and their baselines.
 
@@ -116,6 +119,7 @@ class RoutingCLI(LightningCLI):
         folder: the folder of this run; None if it writes nothing.
         claimed: folders that loggers of the user's have got.
         trusted: modules that the user has named with ``--trust``.
+        length_given: whether the command line says how long the training is.
         first_step: optimizer steps that the checkpoint which a training goes on from has made.
         so_far: config of the run that a training goes on with; None if it goes on with none, or that is not known.
         was_over: whether that run was over already, and nothing was trained.
@@ -125,6 +129,7 @@ class RoutingCLI(LightningCLI):
     claimed: Sequence[Path] = ()
     trusted: tuple[str, ...] = ()
     first_step: int = 0
+    length_given: bool = True
     so_far: dict[str, Any] | None = None
     was_over: bool = False
 
@@ -140,6 +145,7 @@ class RoutingCLI(LightningCLI):
                 "leave task out: of the test part each image is predicted for the task that it has a label of."
             )
         self.trusted = tuple(words.trusted)
+        self.length_given = any(words.values(f"--trainer.{limit}") for limit in LIMITS)
         first: list[str] = []
         last: list[str] = []
         option, given = source_of(words)
@@ -375,6 +381,23 @@ class RoutingCLI(LightningCLI):
         """Number of processes of this run on this machine's processor."""
         on_cpu = type(self.trainer.accelerator).__name__ == "CPUAccelerator"
         return self.trainer.num_devices if on_cpu else 1
+
+    def before_fit(self) -> None:
+        """Says how long the training will be, if the command line does not."""
+        trainer = self.trainer
+        if self.length_given or trainer.fast_dev_run or not trainer.is_global_zero:  # type: ignore[attr-defined]
+            return
+        time = self.trainer_options().get("max_time")
+        most = [
+            f"{trainer.max_epochs:,} epochs" if trainer.max_epochs not in (None, -1) else "",
+            f"{trainer.max_steps:,} steps" if trainer.max_steps != -1 else "",
+            f"{time} of time (max_time)" if time else "",
+        ]
+        words = " or ".join(filter(None, most)) or "no end but Ctrl-C"
+        print(
+            f"the training has {words}, of the config or by default; --trainer.max_epochs sets another length",
+            flush=True,
+        )
 
     # -- what is said at the end ---------------------------------------------------------------------------------------
 

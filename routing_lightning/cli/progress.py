@@ -41,6 +41,11 @@ class NarrowProgressBar(RichProgressBar):
             TimeLeft(table_column=Column(no_wrap=True)),
         ]
 
+    def _get_train_description(self, current_epoch: int) -> str:
+        description: str = super()._get_train_description(current_epoch)
+        # Lightning counts to max_epochs - 1, also where that is -1: no end.
+        return description.replace("/-2", "") if self.trainer.max_epochs == -1 else description
+
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         """Loss of the step and accuracy of the last validation."""
         metrics = super().get_metrics(trainer, pl_module)

@@ -361,6 +361,8 @@ class MultiTaskDataModule(LightningDataModule, ABC):
         if not self._is_set_up:
             self.check_options()
             self._load()
+        if stage == "fit":
+            self._check_augment()
         if stage == "fit" and self.validates_on_test:
             rank_zero_info(
                 "val_fraction=0: validation runs on the test set (paper protocol); "
@@ -516,6 +518,13 @@ class MultiTaskDataModule(LightningDataModule, ABC):
             self._seed_noise(image.device)
             image = self._augmented(image)
         return (image, *rest)
+
+    def _check_augment(self) -> None:
+        """Tries ``augment`` on an image of the data's shape, with random numbers that nobody else misses."""
+        if self.augment is None:
+            return
+        with torch.random.fork_rng(devices=[]):
+            self._augmented(torch.zeros(1, *self.image_shape, dtype=torch.uint8))
 
     def _augmented(self, image: Tensor) -> Tensor:
         assert self.augment is not None

@@ -8,7 +8,12 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    Callback,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
@@ -23,6 +28,7 @@ from routing_lightning.modules.changed import ANEW, Change, model_changes
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
+from routing_lightning.modules.monitors import check_monitors
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.over import stopped_early, why_over
@@ -38,6 +44,7 @@ from routing_lightning.modules.resume import (
 )
 from routing_lightning.modules.schedule import check_known, check_lasts, open_length
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
+from routing_lightning.modules.weight_callbacks import check_backbone, check_pruning
 from routing_lightning.nn.tracing import WAY_OUT
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
@@ -279,6 +286,15 @@ class TaskClassifier(OptimizingModule):
         names = getattr(getattr(self._trainer, "datamodule", None), "task_names", None)
         return list(names) if names else [str(task) for task in range(self.num_tasks)]
 
+    def configure_callbacks(self) -> list[Callback]:
+        """Checks, before callbacks are set up, that what they change is there; adds none.
+
+        Raises:
+            UsageError: if it is not.
+        """
+        check_backbone(self.trainer, self)
+        return []
+
     def setup(self, stage: str) -> None:
         """Checks the model against the data, once, before the first batch.
 
@@ -305,6 +321,8 @@ class TaskClassifier(OptimizingModule):
         if stage == "fit":
             self.began, self.stopped = False, None
         keep_counts(self.trainer)
+        if stage == "fit":
+            check_pruning(self.trainer, self)
         self.label_mask = label_mask(getattr(data, "classes_per_task", ()), self.num_classes)
         targets = getattr(data, "targets", None)
         if isinstance(targets, Targets) and (stage == "fit" or self.objective is None):
@@ -360,7 +378,11 @@ class TaskClassifier(OptimizingModule):
         """Takes the seed of the run: that of ``seed_everything``, or torch's own; the first one's on all processes.
 
         A run that goes on and was stopped early stays so.
+
+        Raises:
+            UsageError: if something looks at a metric that nobody logs.
         """
+        check_monitors(self.trainer, self, self.logged_names())
         if self.stopped is not None:
             self.trainer.should_stop = True
         seed = int(os.environ.get("PL_GLOBAL_SEED", torch.initial_seed()))
@@ -673,6 +695,18 @@ class TaskClassifier(OptimizingModule):
         for name, values in per_task.items():
             named = zip(self.task_names(), values.reshape(-1), strict=False)
             self.log_dict({f"{stage}/{name}_task/{task}": value for task, value in named if not value.isnan()})
+
+    def logged_names(self) -> list[str]:
+        """Names of the metrics that a training may log."""
+        kinds = {"classes"} if self.objective is None else set(self.objective.targets.kinds)
+        of_task, of_all = {"classes": ["acc"], "labels": ["f1"], "value": ["mae", "r2"]}, ["loss"]
+        of_all += ["acc", "acc_micro"] if "classes" in kinds else []
+        of_all += [name for kind, name in (("labels", "f1"), ("value", "r2")) if kind in kinds]
+        found = [f"{stage}/{name}" for stage in ("val", "train") for name in of_all]
+        found += [f"train/{name}" for name in ("loss_step", "auxiliary_loss", "joint_loss")]
+        names = [name for kind in sorted(kinds) for name in of_task[kind]]
+        tasks = self.task_names()
+        return found + [f"{stage}/{name}_task/{task}" for stage in ("val", "train") for name in names for task in tasks]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

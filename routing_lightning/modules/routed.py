@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
 from routing_lightning.errors import UsageError
@@ -485,11 +485,21 @@ class RoutedClassifier(TaskClassifier):
         self.network.reset_active()
         super().on_train_start()
         self.router.plan(self.planned_batches())
+        if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            for sentence in self.router.foresee(self.planned_batches(), self.network.depth_names()):
+                rank_zero_warn(sentence)
         self.timed_checkpoints = [
             callback
             for callback in self.trainer.checkpoint_callbacks
             if isinstance(callback, ModelCheckpoint) and callback._train_time_interval is not None
         ]
+
+    def on_train_end(self) -> None:
+        """Tells what the router could not decide."""
+        super().on_train_end()
+        if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            for sentence in self.router.left_open(self.network.depth_names()):
+                rank_zero_warn(sentence)
 
     def planned_batches(self) -> float:
         """Number of batches of the whole training, infinite where nobody knows."""
@@ -505,6 +515,11 @@ class RoutedClassifier(TaskClassifier):
         if state["gradients"]:
             for layer, active in zip(self.network.layers, state["active"], strict=True):
                 layer.blocks.active.update(active)
+
+    def logged_names(self) -> list[str]:
+        """Names of the metrics, those of the router included; see the base class."""
+        depths = range(1, len(self.router.spec.num_blocks) + 1)
+        return super().logged_names() + [f"router/entropy/depth_{depth}" for depth in depths]
 
     def on_train_epoch_end(self) -> None:
         """Reports the epoch."""

@@ -14,9 +14,13 @@ from routing_lightning.networks.probe import probe
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
 from routing_lightning.networks.specialise import put_in_place
 from routing_lightning.networks.stitch import StitchedPass, Stitches, alone
+from routing_lightning.nn.blocks import LinearBlocks
+from routing_lightning.nn.conv import ConvBlocks
 from routing_lightning.nn.tasks import checked_tasks
 from routing_lightning.nn.tracing import refuse_tracing
 from routing_lightning.routers.base import Router, RoutingSpec, Trace
+
+KINDS = ((ConvBlocks, "conv"), (LinearBlocks, "fc"))
 
 
 class RoutingNetwork(nn.Module):
@@ -97,6 +101,27 @@ class RoutingNetwork(nn.Module):
         if self.stitch:
             self.stitches = Stitches(found, self.router, self.num_tasks)
         return output
+
+    def depth_names(self) -> list[str]:
+        """The layer of each depth, by its name in the body.
+
+        A layer that has a number only is called by its kind (conv, fc, or block), counted from 1; one that is called
+        again, by which call it is.
+        """
+        given = {layer: name for name, layer in self.body.named_modules()}
+        kinds: dict[str, int] = {}
+        names: dict[RoutedLayer, str] = {}
+        for layer in self.layers:
+            names[layer] = given.get(layer, "")
+            if not any(letter.isalpha() for letter in names[layer]):
+                kind = next((name for blocks, name in KINDS if isinstance(layer.blocks, blocks)), "block")
+                kinds[kind] = kinds.get(kind, 0) + 1
+                names[layer] = f"{kind} {kinds[kind]}"
+        found: list[str] = []
+        for depth, layer in enumerate(self.calls):
+            before = self.calls[:depth].count(layer)
+            found.append(names[layer] + (f", call {before + 1}" if before else ""))
+        return found
 
     def forward(
         self,

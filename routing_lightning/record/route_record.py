@@ -1,6 +1,7 @@
 """The raw numbers behind all figures, and their file."""
 
 import io
+import math
 import os
 import zipfile
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ AXES = {
     "routes": ["route", "task and action at each depth"],
     "route_counts": ["route"],
     "route_step": [],
+    "depth_names": ["depth"],
+    "gains": ["depth", "samples, sum, sum of squares"],
 }
 
 
@@ -90,6 +93,27 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @dataclass
+class Trial:
+    """What a search found out about a depth.
+
+    Attributes:
+        first: optimizer step of the first snapshot in which it was asked.
+        last: that of the last one.
+        is_open: whether it was still being asked at the end of the record.
+        gain: mean of what another block than the common one brought more, in units of the reward; NaN if unknown.
+        error: its standard error; NaN if unknown.
+        sure: (A,) in (0, 1], how sure each task that was asked was of its favourite, at ``last``.
+    """
+
+    first: int
+    last: int
+    is_open: bool
+    gain: float
+    error: float
+    sure: np.ndarray
+
+
+@dataclass
 class RouteRecord:
     """What the router of a run did, over time.
 
@@ -108,6 +132,10 @@ class RouteRecord:
             (-1: no decision).
         route_counts: (P,) int64, validation samples that took each route.
         route_step: optimizer step of that validation.
+        depth_names: (D,) str, the layer of each depth; None where it is not known, as in records of old.
+        gains: (D, 3) float64, of a search that asked what the other choice would have brought: at each depth the number
+            of samples that compared another block with the common one, the sum of what the other brought more, in units
+            of the reward, and the sum of its squares; None where the router does not ask.
     """
 
     task_names: list[str]
@@ -119,6 +147,8 @@ class RouteRecord:
     routes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     route_counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     route_step: int = 0
+    depth_names: np.ndarray | None = None
+    gains: np.ndarray | None = None
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
@@ -126,6 +156,33 @@ class RouteRecord:
         """For each depth the names of its actions."""
         pairs = zip(self.num_actions.tolist(), self.num_blocks.tolist(), strict=True)
         return [action_labels(actions, blocks) for actions, blocks in pairs]
+
+    def layers(self) -> list[str]:
+        """For each depth the name of its layer, or its number where that is not known."""
+        if self.depth_names is None:
+            return [f"depth {depth + 1}" for depth in range(len(self.num_actions))]
+        return [str(name) for name in self.depth_names]
+
+    def trials(self) -> "list[Trial | None]":
+        """What a search found at each depth; None at those that it never asked. Empty without a search."""
+        if self.gains is None or self.probabilities is None:
+            return []
+        undecided = (self.probabilities.max(-1) < 1).transpose(2, 0, 1)  # (D, S, T)
+        found: list[Trial | None] = []
+        for depth, (samples, total, squares) in enumerate(self.gains):
+            when = np.flatnonzero(undecided[depth].any(-1))
+            if not len(when):
+                found.append(None)
+                continue
+            asked = undecided[depth, when].any(0)
+            sure = self.probabilities[when[-1], asked, depth].max(-1)
+            mean, spread = math.nan, math.nan
+            if samples > 1:
+                mean = total / samples
+                spread = math.sqrt(max(0.0, squares / samples - mean**2) / (samples - 1))
+            is_open = bool(when[-1] == len(self.steps) - 1)
+            found.append(Trial(int(self.steps[when[0]]), int(self.steps[when[-1]]), is_open, mean, spread, sure))
+        return found
 
     @property
     def measure(self) -> str:
@@ -184,7 +241,10 @@ class RouteRecord:
         """
         if self.probabilities is None:
             return self.routes, self.route_counts, self.route_step
-        best = self.probabilities[-1].argmax(-1)
+        last = self.probabilities[-1]
+        best = last.argmax(-1)
+        if self.gains is not None:  # a task that is undecided goes on with the common block, the last
+            best = last.shape[-1] - 1 - last[..., ::-1].argmax(-1)
         tasks = np.arange(len(best))[:, None]
         return np.concatenate([tasks, best], axis=1), np.ones(len(best), np.int64), int(self.steps[-1])
 
@@ -194,6 +254,8 @@ class RouteRecord:
         """The record as a compressed ``.npz`` of plain arrays; ``<array>_axes`` names the axes of each."""
         arrays: dict[str, Any] = {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
         arrays["task_names"] = np.array(self.task_names, dtype=np.str_)
+        if self.depth_names is not None:
+            arrays["depth_names"] = np.array(self.depth_names, dtype=np.str_)
         arrays |= {f"{name}_axes": np.array(AXES[name], dtype=np.str_) for name in arrays}
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)

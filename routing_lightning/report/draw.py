@@ -36,17 +36,18 @@ def figures(record: RouteRecord, block: int | None = None) -> Iterator[tuple[str
     if block is not None and not 0 <= block < record.num_actions.max():
         raise UsageError(f"--block is {block}, but the run has blocks 0 to {record.num_actions.max() - 1}.")
     step, what = record.steps[-1], measure.capitalize()
+    layers = record.layers()
     for depth, actions in enumerate(names):
-        here, title = policy[:, :, depth, : len(actions)], f"Depth {depth + 1}, step {step}"
+        here, title = policy[:, :, depth, : len(actions)], f"{layers[depth].capitalize()}, step {step}"
         yield f"policy_depth_{depth + 1}", policy_heatmap(here[-1], tasks, actions, title, measure)
-        title = f"{what} of the blocks at depth {depth + 1}"
+        title = f"{what} of the blocks at {layers[depth]}"
         yield (
             f"policy_evolution_depth_{depth + 1}",
             policy_evolution(record.steps, here, tasks, actions, title, measure),
         )
         chosen = int(here[-1].sum(0).argmax()) if block is None else block
         if chosen < len(actions):
-            title = f"{what} of block {actions[chosen]} at depth {depth + 1}"
+            title = f"{what} of block {actions[chosen]} at {layers[depth]}"
             figure = policy_dynamics(record.steps, here[:, :, chosen], tasks, title, measure)
             yield f"policy_dynamics_depth_{depth + 1}_block_{actions[chosen]}", figure
     routes, counts, route_step = record.map_routes()
@@ -55,7 +56,7 @@ def figures(record: RouteRecord, block: int | None = None) -> Iterator[tuple[str
         yield "routing_map", routing_map(routes, counts, tasks, names, title, record.in_use())
     if len(routes) == len(set(routes[:, 0].tolist())) == len(tasks) > 1:  # each task has one route
         title = f"Tasks with a block of their own, step {route_step}"
-        yield "sharing_profile", sharing_profile({"": private_share(routes[:, 1:])}, title)
+        yield "sharing_profile", sharing_profile({"": private_share(routes[:, 1:])}, title, record.layers())
     recent = record.recent_counts()
     if recent.sum():
         share = usage(recent)

@@ -4,45 +4,20 @@ import csv
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from routing_lightning.plots import Curve
-from routing_lightning.report.runs import Run
+from routing_lightning.report.runs import Run, seed_of, settings_of
 
 ALL_FC = "routing-all-fc"
 SAME = {"MARL-WPL: table": ALL_FC}  # two names of the paper for one method
 EPOCHS = (1, 5, 10, 20, 50, 100)  # of the paper's table
-# What may differ between two runs of a group, since it does not change the training.
-APART = (
-    "seed_everything",
-    "ckpt_path",
-    "weights_only",
-    "record",
-    "trainer.default_root_dir",
-    "trainer.logger",
-    "trainer.callbacks",
-    "trainer.enable_progress_bar",
-    "trainer.enable_model_summary",
-    "name",
-    "threads",
-    "trainer.enable_checkpointing",
-    "trainer.enable_autolog_hparams",
-    "trainer.log_every_n_steps",
-    "trainer.num_sanity_val_steps",
-    "trainer.profiler",
-    "trainer.model_registry",
-    "trainer.accelerator",
-    "data.init_args.root",
-    "data.init_args.cache_dir",
-    "data.init_args.download",
-)
-
-
 # What any method may have besides, and what its name then ends with.
 EXTRAS = {"joint_loss": "joint loss", "label_smoothing": "label smoothing", "flip_test": "flip", "stitch": "stitch"}
 
@@ -181,13 +156,6 @@ def _args(part: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names."""
-    if isinstance(config, dict) and config:
-        return {name: value for key, part in config.items() for name, value in flatten(part, f"{prefix}{key}.").items()}
-    return {prefix.removesuffix("."): config}
-
-
 @dataclass
 class Group:
     """Runs that differ in the seed only.
@@ -209,25 +177,56 @@ class Group:
         """What its accuracy was measured on, in words."""
         return validation_data(self.runs[0].config)
 
+    def seeds(self) -> dict[Any, list[Run]]:
+        """Its runs by their seed: repeats of a seed are one sample. A run without a seed stands for itself."""
+        found: dict[Any, list[Run]] = {}
+        for run in self.runs:
+            seed = seed_of(run)
+            found.setdefault(run.folder if seed is None else seed, []).append(run)
+        return found
+
+    def over_seeds(self, value: Callable[[Run], float | None]) -> list[float]:
+        """What the runs have of something, a number for each seed: the mean of its repeats."""
+        return list(self._by_seed(value).values())
+
+    def _by_seed(self, value: Callable[[Run], float | None]) -> dict[Any, float]:
+        found = {
+            seed: [number for number in map(value, runs) if number is not None] for seed, runs in self.seeds().items()
+        }
+        return {seed: statistics.fmean(numbers) for seed, numbers in found.items() if numbers}
+
+    def _at(self, epoch: int) -> dict[Any, float]:
+        return self._by_seed(lambda run: run.accuracy.get(epoch))
+
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch that one of its runs reached; 0 if none has ended an epoch."""
+        return max((epoch for run in self.runs for epoch in run.accuracy), default=0)
+
+    def furthest(self, run: Run) -> bool:
+        """Whether a run got as far as any of the group: of the others the last values are of another epoch."""
+        return max(run.accuracy, default=0) == self.last_epoch
+
     def curve(self) -> Curve:
         """Mean and spread of the accuracy at each epoch that a run reached."""
         epochs = sorted({epoch for run in self.runs for epoch in run.accuracy})
-        values = [[run.accuracy[epoch] for run in self.runs if epoch in run.accuracy] for epoch in epochs]
-        name = f"{self.name} (n = {len(self.runs)})" if len(self.runs) > 1 else self.name
+        values = [list(self._at(epoch).values()) for epoch in epochs]
+        counts = sorted({len(row) for row in values})
+        words = "" if counts in ([], [1]) else f" (n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))})"
         return Curve(
-            name,
+            self.name + words,
             np.array(epochs),
             np.array([statistics.fmean(row) for row in values]),
             np.array([statistics.stdev(row) if len(row) > 1 else 0.0 for row in values]),
         )
 
     def at(self, epoch: int) -> tuple[float, float] | None:
-        """Mean and standard deviation of the accuracy at an epoch, over the runs that reached it."""
-        return mean_and_spread([run.accuracy[epoch] for run in self.runs if epoch in run.accuracy])
+        """Mean and standard deviation of the accuracy at an epoch, over the seeds that reached it."""
+        return mean_and_spread(list(self._at(epoch).values()))
 
     def seeds_at(self, epoch: int) -> dict[Any, float]:
-        """The accuracy of each seed at an epoch that it reached."""
-        return {run.config.get("seed_everything"): run.accuracy[epoch] for run in self.runs if epoch in run.accuracy}
+        """The accuracy of each seed at an epoch that it reached; without runs that have no seed."""
+        return {seed: value for seed, value in self._at(epoch).items() if not isinstance(seed, Path)}
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float] | None:
@@ -320,11 +319,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     members: dict[str, list[Run]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for run in runs:
-        flat = {
-            name: value
-            for name, value in flatten(run.config).items()
-            if not any(name == apart or name.startswith(f"{apart}.") for apart in APART)
-        }
+        flat = settings_of(run)
         key = json.dumps(flat, sort_keys=True, default=str) if run.config else str(run.folder)
         members.setdefault(key, []).append(run)
         settings[key] = flat

@@ -35,13 +35,13 @@ for (const map of document.querySelectorAll(".map")) {
     canvases = run.actions.map((actions, depth) => {
       const canvas = document.createElement("canvas");
       canvas.setAttribute("role", "img");
-      canvas.setAttribute("aria-label", `policies at depth ${depth + 1}: a row per task, a column per block`);
+      canvas.setAttribute("aria-label", `policies at ${run.layers[depth]}: a row per task, a column per block`);
       return canvas;
     });
     depths.replaceChildren(...canvases.map((canvas, depth) => {
       const figure = document.createElement("figure");
       const caption = document.createElement("figcaption");
-      caption.textContent = `depth ${depth + 1}: tasks by function blocks`;
+      caption.textContent = `${run.layers[depth]}: tasks by function blocks`;
       figure.append(caption, canvas);
       return figure;
     }));

@@ -1,19 +1,18 @@
 """The report: one HTML file that needs nothing else."""
 
 import base64
-import html
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from routing_lightning.plots import (
     TASK_COLOURS,
@@ -24,10 +23,10 @@ from routing_lightning.plots import (
     route_links,
     routing_map,
     task_colours,
-    to_svg,
 )
 from routing_lightning.plots.style import COLOUR_MAP, INK
 from routing_lightning.record import TEST_FILE, RouteRecord
+from routing_lightning.report import markup
 from routing_lightning.report.methods import (
     EPOCHS,
     SAME,
@@ -42,6 +41,7 @@ from routing_lightning.report.methods import (
     validation_data,
 )
 from routing_lightning.report.runs import Run, join_resumed, read_run
+from routing_lightning.report.sharing import record_of, sharing, title
 
 MOST_ROUTED = 24  # groups whose routes are shown
 MOST_FRAMES = 40  # pictures of a policy evolution
@@ -74,12 +74,12 @@ def page(groups: Sequence[Group], evaluations: Sequence[Run] = ()) -> str:
     """The whole page: about groups of trainings, and runs that evaluated a checkpoint."""
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     runs = sum(len(group.runs) for group in groups)
-    parts = [f"<h1>Routing networks: {_count(runs, 'run')}</h1>", _overview(datasets, groups)]
+    parts = [f"<h1>Routing networks: {markup.count(runs, 'run')}</h1>", _overview(datasets, groups)]
     for dataset in datasets:
         members = [group for group in groups if group.dataset == dataset]
-        parts += [f"<h2>{_text(dataset)}</h2>", _accuracy(dataset, members), _per_task(members)]
-    routed = [group for group in groups if _record(group) is not None]
-    parts += [_maps(routed[:MOST_ROUTED]), _evolution(routed[:MOST_ROUTED])]
+        parts += [f"<h2>{markup.text(dataset)}</h2>", _accuracy(dataset, members), _per_task(members)]
+    routed = [group for group in groups if record_of(group) is not None]
+    parts += [sharing(routed[:MOST_ROUTED]), _maps(routed[:MOST_ROUTED]), _evolution(routed[:MOST_ROUTED])]
     if len(routed) > MOST_ROUTED:
         parts.append(
             f"<p>Routes of {len(routed) - MOST_ROUTED} more groups are left out; <code>train.py plot RUN</code> draws "
@@ -108,58 +108,15 @@ def _colours() -> str:
 # -- small parts -------------------------------------------------------------------------------------------------------
 
 
-def _points(share: float) -> str:
-    """A difference of shares in percentage points, with its sign; none for what rounds to 0."""
-    points = round(100 * share, 1)
-    return f"{points:+.1f}" if points else "0.0"
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _figure(figure: Figure, caption: str, label: str) -> str:
-    # Text of this size is still legible; a narrower screen scrolls.
-    attributes = f'role="img" aria-label="{_text(label)}" style="min-width:{figure.get_figwidth() * 70:.0f}px"'
-    svg = to_svg(figure).replace("<svg ", f"<svg {attributes} ", 1)
-    return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> str:
-    """A table of cells that are HTML already; the first cell of a row is its header."""
-    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = ""
-    for first, *others in rows:
-        cells = "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in others)
-        body += f'<tr><th scope="row">{first.replace("_", "_<wbr>")}</th>{cells}</tr>'
-    # The caption stands outside of what scrolls, so that it wraps; a region that scrolls is reachable by keyboard.
-    return (
-        f'<p class="caption">{caption}</p><div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}">'
-        f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _record(group: Group) -> RouteRecord | None:
-    """The routes of the first run that has some."""
-    return next((run.record for run in group.runs if run.record is not None and len(run.record.steps)), None)
-
-
 def _overview(datasets: Sequence[str], groups: Sequence[Group]) -> str:
     if not groups:
         return "<p>No training is among these runs.</p>"
     seeds = sorted({str(run.config.get("seed_everything")) for group in groups for run in group.runs if run.config})
     return (
-        f"<p>{_count(len(groups), 'group')} of runs that differ in the seed only, on {_text(', '.join(datasets))}"
-        f"{'; seeds ' + _text(', '.join(seeds)) if seeds else ''}. Accuracy is the mean over tasks, measured on the "
-        f"{_text(_measured(groups))}; ± is the standard deviation over seeds.</p>"
+        f"<p>{markup.count(len(groups), 'group')} of runs that differ in the seed only, on "
+        f"{markup.text(', '.join(datasets))}{'; seeds ' + markup.text(', '.join(seeds)) if seeds else ''}. Accuracy is "
+        f"the mean over tasks, measured on the {markup.text(_measured(groups))}; "
+        "± is the standard deviation over seeds.</p>"
     )
 
 
@@ -197,8 +154,21 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
     figure = accuracy_curves(
         curves, f"Accuracy on {dataset}, {where}", f"accuracy on the {where} (mean over tasks)", False
     )
-    plot = _figure(figure, _legend(curves) + caption, f"accuracy curves on {dataset}, {where}")
+    plot = markup.figure(figure, _legend(curves) + caption, f"accuracy curves on {dataset}, {where}")
     return plot + _against_paper(groups, paper) + _against_control(groups)
+
+
+def _at(group: Group, epoch: int) -> str:
+    """Accuracy at an epoch, with the number of seeds that reached it where not all did."""
+    seeds, there = len(group.seeds()), len(group.over_seeds(lambda run: run.accuracy.get(epoch)))
+    few = f' <span class="paper">({there} of {markup.count(seeds, "seed")})</span>' if 0 < there < seeds else ""
+    return _ours(group.at(epoch)) + few
+
+
+def _seeds(group: Group) -> str:
+    """How many seeds a group has, and how many runs where that is another number."""
+    seeds, runs = len(group.seeds()), len(group.runs)
+    return str(seeds) if seeds == runs else f"{seeds} ({markup.count(runs, 'run')})"
 
 
 def _legend(curves: Sequence[Curve]) -> str:
@@ -206,36 +176,38 @@ def _legend(curves: Sequence[Curve]) -> str:
     numbers = {colour: f"var(--task-{number})" for number, colour in enumerate(TASK_COLOURS)}
     names = "".join(
         f'<li><span class="line{" dotted" * curve.dashed}" style="color:{numbers.get(curve.colour or "", INK)}"></span>'
-        f"{_text(curve.name)}</li>"
+        f"{markup.text(curve.name)}</li>"
         for curve in curves
     )
     return f'<ul class="names">{names}</ul>'
 
 
 def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) -> str:
-    reached = max((epoch for group in groups for run in group.runs for epoch in run.accuracy), default=0)
+    reached = max((group.last_epoch for group in groups), default=0)
     epochs = [epoch for epoch in EPOCHS if epoch <= reached]
     mixed = len({group.data for group in groups}) > 1
-    head = ["method", "last", *(f"epoch {epoch}" for epoch in epochs), "epochs", "runs", *["measured on"] * mixed]
+    head = ["method", "last", *(f"epoch {epoch}" for epoch in epochs), "epochs", "seeds", *["measured on"] * mixed]
     rows = []
     for group in groups:
         lengths = [max(run.accuracy, default=0) for run in group.runs]
         least, most = min(lengths), max(lengths)
-        cells = [_ours(group.at(epoch)) + _paper(paper.get(group.method), epoch) for epoch in epochs]
+        cells = [_at(group, epoch) + _paper(paper.get(group.method), epoch) for epoch in epochs]
         span = str(most) if least == most else f"{least} to {most}"
-        own = [span, str(len(group.runs)), *[group.data] * mixed]
-        rows.append([_text(group.name), _ours(group.at(least)), *cells, *own])
+        own = [span, _seeds(group), *[group.data] * mixed]
+        rows.append([markup.text(group.name), _at(group, most), *cells, *own])
     caption = f"Accuracy in % on the {_measured(groups)}, mean ± standard deviation over seeds" + (
         "; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else ""
     )
     ran = {group.method for group in groups}
     others = [method for method in paper if method not in ran and SAME.get(method) not in {*ran, *paper}]
-    folded = [[_text(method), *(f"{100 * paper[method][epoch]:.0f}" for epoch in EPOCHS)] for method in others]
+    folded = [[markup.text(method), *(f"{100 * paper[method][epoch]:.0f}" for epoch in EPOCHS)] for method in others]
     if not folded:
-        return _table(head, rows, caption)
-    table = _table(["method", *(f"epoch {epoch}" for epoch in EPOCHS)], folded, "The paper's accuracy in %, test set")
-    summary = f"<summary>{_count(len(folded), 'method')} of the paper not among these runs</summary>"
-    return _table(head, rows, caption) + f"<details>{summary}{table}</details>"
+        return markup.table(head, rows, caption)
+    table = markup.table(
+        ["method", *(f"epoch {epoch}" for epoch in EPOCHS)], folded, "The paper's accuracy in %, test set"
+    )
+    summary = f"<summary>{markup.count(len(folded), 'method')} of the paper not among these runs</summary>"
+    return markup.table(head, rows, caption) + f"<details>{summary}{table}</details>"
 
 
 def _against_control(groups: Sequence[Group]) -> str:
@@ -253,16 +225,16 @@ def _against_control(groups: Sequence[Group]) -> str:
         if control is None or found is None:
             continue
         low, high = found.mean - found.half, found.mean + found.half
-        interval = "one seed: none" if found.seeds == 1 else f"{_points(low)} to {_points(high)}"
-        named = [_text(control.name)] * (len(names) > 1)
-        points = f"<b>{_points(found.mean)}</b>"
-        rows.append([_text(group.name), *named, str(found.epoch), str(found.seeds), points, interval])
+        interval = "one seed: none" if found.seeds == 1 else f"{markup.points(low)} to {markup.points(high)}"
+        named = [markup.text(control.name)] * (len(names) > 1)
+        points = f"<b>{markup.points(found.mean)}</b>"
+        rows.append([markup.text(group.name), *named, str(found.epoch), str(found.seeds), points, interval])
     if not rows:
         return ""
-    against = "a control of the same network, where there is one," if len(names) > 1 else _text(*names)
+    against = "a control of the same network, where there is one," if len(names) > 1 else markup.text(*names)
     caption = f"Difference of accuracy to {against} in percentage points, paired by seed"
     head = ["method", *["control"] * (len(names) > 1), "epoch", "common seeds", "difference", "95 % interval"]
-    return "<h3>Compared with the control</h3>" + _table(head, rows, caption)
+    return "<h3>Compared with the control</h3>" + markup.table(head, rows, caption)
 
 
 def evaluated(runs: Sequence[Run]) -> list[Run]:
@@ -279,15 +251,21 @@ def _evaluations(runs: Sequence[Run]) -> str:
     for run in runs:
         checkpoint = run.config.get("ckpt_path")
         source = f"{run.source.name}, {Path(checkpoint).name}" if run.source and checkpoint else "its own"
-        first = [_text(f"{method_name(run.config)}, {dataset_name(run.config)}"), run.command, _text(source)]
+        first = [
+            markup.text(f"{method_name(run.config)}, {dataset_name(run.config)}"),
+            run.command,
+            markup.text(source),
+        ]
         if run.test_accuracy is not None:
-            rows.append([*first, "test set", f"<b>{_percent(run.test_accuracy)}</b>"])
+            rows.append([*first, "test set", f"<b>{markup.percent(run.test_accuracy)}</b>"])
         elif run.accuracy:
-            rows.append([*first, validation_data(run.config), f"<b>{_percent(run.accuracy[max(run.accuracy)])}</b>"])
+            rows.append(
+                [*first, validation_data(run.config), f"<b>{markup.percent(run.accuracy[max(run.accuracy)])}</b>"]
+            )
     if not rows:
         return ""
     head = ["method", "command", "checkpoint", "measured on", "accuracy"]
-    return "<h2>Evaluated checkpoints</h2>" + _table(head, rows, "Accuracy in %, mean over tasks")
+    return "<h2>Evaluated checkpoints</h2>" + markup.table(head, rows, "Accuracy in %, mean over tasks")
 
 
 def _tested(runs: Sequence[Run]) -> str:
@@ -299,15 +277,17 @@ def _tested(runs: Sequence[Run]) -> str:
         rows = []
         for task in run.tested:
             macro = "" if task.kind == "value" else f"{task.f1_macro():.3f}"
-            right = _percent(task.matrix().trace() / task.samples) if task.kind == "classes" else ""
+            right = markup.percent(task.matrix().trace() / task.samples) if task.kind == "classes" else ""
             error = "" if task.mae is None else f"{task.mae:.4g}"
-            rows.append([_text(task.name), task.kind, str(task.samples), right, macro, error])
+            rows.append([markup.text(task.name), task.kind, str(task.samples), right, macro, error])
         head = ["task", "kind", "samples", "accuracy in %", "macro-F1", "mean absolute error"]
-        name = _text(f"{method_name(run.config)}, {dataset_name(run.config)}: {run.folder.name}")
-        figures = "".join(_figure(draw_tested(task), "", f"test of {task.name}") for task in run.tested[:MOST_TESTED])
+        name = markup.text(f"{method_name(run.config)}, {dataset_name(run.config)}: {run.folder.name}")
+        figures = "".join(
+            markup.figure(draw_tested(task), "", f"test of {task.name}") for task in run.tested[:MOST_TESTED]
+        )
         rest = len(run.tested) - MOST_TESTED
-        more = f"<p>{_count(rest, 'more task')} in {_text(run.folder / TEST_FILE)}.</p>" if rest > 0 else ""
-        table = _table(head, rows, f"Test of {name}")
+        more = f"<p>{markup.count(rest, 'more task')} in {markup.text(run.folder / TEST_FILE)}.</p>" if rest > 0 else ""
+        table = markup.table(head, rows, f"Test of {name}")
         shown.append(
             f"<details{' open' if not shown else ''}><summary>{name}</summary>{table}{figures}{more}</details>"
         )
@@ -324,7 +304,7 @@ def _ours(value: tuple[float, float] | None) -> str:
     if value is None:
         return "-"
     mean, spread = value
-    return f"<b>{_percent(mean)}</b>" + ("" if math.isnan(spread) else f" ± {_percent(spread)}")
+    return f"<b>{markup.percent(mean)}</b>" + ("" if math.isnan(spread) else f" ± {markup.percent(spread)}")
 
 
 def _paper(values: dict[int, float] | None, epoch: int) -> str:
@@ -333,6 +313,12 @@ def _paper(values: dict[int, float] | None, epoch: int) -> str:
 
 def _per_task(groups: Sequence[Group]) -> str:
     return _accuracies(groups) + _scores(groups)
+
+
+def _at_the_end(group: Group, task: str, run: Run, measure: str | None = None) -> float | None:
+    """Accuracy of a task, or another measure, at the group's last epoch; None of a run that did not get there."""
+    values = run.task_accuracy if measure is None else run.task_scores.get(measure, {})
+    return values.get(task) if group.furthest(run) else None
 
 
 def _scores(groups: Sequence[Group]) -> str:
@@ -345,21 +331,19 @@ def _scores(groups: Sequence[Group]) -> str:
         ):
             cells = []
             for group in groups:
-                found = [
-                    run.task_scores[measure][task] for run in group.runs if task in run.task_scores.get(measure, ())
-                ]
+                found = group.over_seeds(partial(_at_the_end, group, task, measure=measure))
                 value = mean_and_spread(found)
                 spread = "" if value is None or math.isnan(value[1]) else f" ± {value[1]:.3g}"
                 cells.append("-" if value is None else f"<b>{value[0]:.4g}</b>{spread}")
-            rows.append([_text(task), name, *cells])
+            rows.append([markup.text(task), name, *cells])
     if not rows:
         return ""
     caption = (
         f"Tasks of labels (F1, mean over labels) and of values (mean absolute error in their own units, and R²) at the "
         f"last epoch, {_measured(groups)}, mean ± standard deviation over seeds"
     )
-    head = ["task", "measure", *(_text(group.name) for group in groups)]
-    return "<h3>Tasks of labels and of values</h3>" + _table(head, rows, caption)
+    head = ["task", "measure", *(markup.text(group.name) for group in groups)]
+    return "<h3>Tasks of labels and of values</h3>" + markup.table(head, rows, caption)
 
 
 def _accuracies(groups: Sequence[Group]) -> str:
@@ -369,7 +353,7 @@ def _accuracies(groups: Sequence[Group]) -> str:
     means = {}
     for number, group in enumerate(groups):
         for task in tasks:
-            found = mean_and_spread([run.task_accuracy[task] for run in group.runs if task in run.task_accuracy])
+            found = mean_and_spread(group.over_seeds(partial(_at_the_end, group, task)))
             if found:
                 means[number, task] = found
     values = [mean for mean, _ in means.values()]
@@ -383,34 +367,34 @@ def _accuracies(groups: Sequence[Group]) -> str:
         return f'<td style="background:rgb(49 104 142 / {strength:.2f})">{_ours(value)}</td>'
 
     ordered = sorted(tasks, key=lambda task: (-over_groups[task], task))
-    rows = [[_text(task), *(cell(means.get((number, task))) for number in range(len(groups)))] for task in ordered]
+    rows = [
+        [markup.text(task), *(cell(means.get((number, task))) for number in range(len(groups)))] for task in ordered
+    ]
     caption = (
         f"Accuracy per task in % at the last epoch, {_measured(groups)}, mean ± standard deviation over seeds; best "
         "task first, darker is better"
     )
-    return "<h3>Accuracy per task</h3>" + _table(["task", *(_text(group.name) for group in groups)], rows, caption)
+    return "<h3>Accuracy per task</h3>" + markup.table(
+        ["task", *(markup.text(group.name) for group in groups)], rows, caption
+    )
 
 
 # -- routes ------------------------------------------------------------------------------------------------------------
 
 
-def _title(group: Group) -> str:
-    return f"{group.name}, {group.dataset}"
-
-
 def _maps(groups: Sequence[Group]) -> str:
     shown: list[str] = []
     for group in groups:
-        record = _record(group)
+        record = record_of(group)
         assert record is not None
         routes, counts, step = record.map_routes()
         if not len(routes):
             continue
         names = record.action_names()
         figure = routing_map(routes, counts, record.task_names, names, in_use=record.in_use())
-        inner = _figure(figure, f"{_text(_title(group))}, step {step}", f"routing map of {_title(group)}")
+        inner = markup.figure(figure, f"{markup.text(title(group))}, step {step}", f"routing map of {title(group)}")
         inner = inner.replace("<figure>", '<figure class="map">', 1) + _who_shares(routes, counts, record)
-        name = f"<summary>{_text(_title(group))}</summary>"
+        name = f"<summary>{markup.text(title(group))}</summary>"
         shown.append(f"<details{' open' if len(shown) < 2 else ''}>{name}{inner}</details>")
     if not shown:
         return ""
@@ -418,7 +402,7 @@ def _maps(groups: Sequence[Group]) -> str:
         "<p>Tasks on top, a row of blocks per depth, in an order in which few links cross. A block shows its number "
         "and its tasks' letters; a link is wider where more of the task's samples go. Links of less than a tenth of "
         "a task's samples and blocks not in use are left out. Point at a task or a block to see its routes alone; a "
-        "click keeps them. For each group its first recorded run.</p>"
+        "click keeps them. For each group the first recorded run of those that got furthest.</p>"
     )
     return "<h2>Routing maps</h2>" + text + "".join(shown)
 
@@ -430,11 +414,11 @@ def _who_shares(routes: np.ndarray, counts: np.ndarray, record: RouteRecord) -> 
         here = tasks.setdefault((link.next_row, link.target), [])
         if link.task not in here:
             here.append(link.task)
-    names = record.action_names()
+    names, layers = record.action_names(), record.layers()
     rows = [
         [
-            f"depth {depth}, {names[depth - 1][block]}",
-            _text(", ".join(record.task_names[task] for task in sorted(here))),
+            f"{markup.text(layers[depth - 1])}, {names[depth - 1][block]}",
+            markup.text(", ".join(record.task_names[task] for task in sorted(here))),
         ]
         for (depth, block), here in sorted(tasks.items())
         if len(here) > 1
@@ -442,7 +426,8 @@ def _who_shares(routes: np.ndarray, counts: np.ndarray, record: RouteRecord) -> 
     if not rows:
         return ""
     cells = [[first, f'<td class="words">{words}</td>'] for first, words in rows]
-    return f"<details><summary>Who shares what</summary>{_table(['block', 'tasks'], cells, 'Shared blocks')}</details>"
+    table = markup.table(["block", "tasks"], cells, "Shared blocks")
+    return f"<details><summary>Who shares what</summary>{table}</details>"
 
 
 def _frames(record: RouteRecord) -> dict[str, Any]:
@@ -455,6 +440,7 @@ def _frames(record: RouteRecord) -> dict[str, Any]:
         "steps": record.steps[picked].tolist(),
         "tasks": record.task_names,
         "actions": record.action_names(),
+        "layers": record.layers(),
         "measure": record.measure,
         "width": policy.shape[-1],
         "levels": base64.b64encode(levels.tobytes()).decode(),
@@ -466,12 +452,14 @@ def _evolution(groups: Sequence[Group]) -> str:
         return ""
     runs = []
     for group in groups:
-        record = _record(group)
+        record = record_of(group)
         assert record is not None
-        runs.append({"name": _title(group), **_frames(record)})
+        runs.append({"name": title(group), **_frames(record)})
     palette = (matplotlib.colormaps[COLOUR_MAP](np.arange(256))[:, :3] * 255).round().astype(int).tolist()
     data = json.dumps({"palette": palette, "runs": runs}).replace("</", "<\\/")
-    options = "".join(f'<option value="{number}">{_text(run["name"])}</option>' for number, run in enumerate(runs))
+    options = "".join(
+        f'<option value="{number}">{markup.text(run["name"])}</option>' for number, run in enumerate(runs)
+    )
     return (
         "<h2>Policy evolution</h2><p>How probably each task takes each block, or which share of its samples did, where "
         "the router looks at activations. Move the slider, also with the arrow keys, Home and End.</p>"
@@ -496,7 +484,7 @@ def _cost(groups: Sequence[Group]) -> str:
         median = statistics.median(seconds) if seconds else None
         rows.append(
             [
-                _text(_title(group)),
+                markup.text(title(group)),
                 "-" if median is None else f"{median:.1f}",
                 "-" if median is None else f"{median * epochs / 60:.1f}",
                 "-" if weights is None else f"{weights:,}".replace(",", " "),
@@ -504,4 +492,4 @@ def _cost(groups: Sequence[Group]) -> str:
         )
     head = ["method", "seconds per epoch", "minutes in all", "trained weights"]
     caption = "Training cost: median wall time of an epoch with its validation; weights of features and blocks"
-    return "<h2>Training cost</h2>" + _table(head, rows, caption)
+    return "<h2>Training cost</h2>" + markup.table(head, rows, caption)

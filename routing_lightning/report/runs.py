@@ -18,6 +18,31 @@ from routing_lightning.errors import UsageError
 from routing_lightning.paths import run_folder
 from routing_lightning.record import FILE_NAME, TEST_FILE, RouteRecord, TestedTask, load_test
 
+# What may differ between two runs of a group, since it does not change the training.
+APART = (
+    "seed_everything",
+    "ckpt_path",
+    "weights_only",
+    "record",
+    "trainer.default_root_dir",
+    "trainer.logger",
+    "trainer.callbacks",
+    "trainer.enable_progress_bar",
+    "trainer.enable_model_summary",
+    "name",
+    "threads",
+    "trainer.enable_checkpointing",
+    "trainer.enable_autolog_hparams",
+    "trainer.log_every_n_steps",
+    "trainer.num_sanity_val_steps",
+    "trainer.profiler",
+    "trainer.model_registry",
+    "trainer.accelerator",
+    "data.init_args.root",
+    "data.init_args.cache_dir",
+    "data.init_args.download",
+)
+
 MARKS = ("config.yaml", "metrics.csv", "events.out.tfevents.*", FILE_NAME, TEST_FILE)
 
 
@@ -97,6 +122,12 @@ class Run:
         if "test/loss" in self.tags or "test/acc" in self.tags:
             return "test"
         return "validate" if "verbose" in self.config else "fit"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it reached the last epoch that its config asks for."""
+        asked = (self.config.get("trainer") or {}).get("max_epochs")
+        return isinstance(asked, int) and 0 < asked <= max(self.accuracy, default=0)
 
     @property
     def source(self) -> Path | None:
@@ -215,6 +246,7 @@ def seconds_per_epoch(ends: dict[int, float], start: float) -> float | None:
 
 def _read_csv(run: Run) -> None:
     """Reads the CSVLogger's file, which has no times."""
+    epochs = set()  # an epoch may be validated several times, or begun again by a run that went on
     with (run.folder / "metrics.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             run.tags |= {name for name, value in row.items() if name and value}
@@ -222,13 +254,14 @@ def _read_csv(run: Run) -> None:
                 run.test_accuracy = float(row["test/acc"])
             if not (row.get("val/acc") or row.get("val/loss")) or not row.get("epoch"):
                 continue
-            run.epochs += 1
+            epochs.add(row["epoch"])
             if row.get("val/acc"):
                 run.accuracy[int(float(row["epoch"])) + 1] = float(row["val/acc"])
             values = {name: float(value) for name, value in row.items() if name and "_task/" in name and value}
             run.task_accuracy = _below(TASK, values)
             found = {score: _below(f"val/{score}_task/", values) for score in SCORES}
             run.task_scores = {score: tasks for score, tasks in found.items() if tasks}
+    run.epochs = len(epochs)
 
 
 def _below(prefix: str, values: dict[str, float]) -> dict[str, float]:
@@ -239,16 +272,17 @@ def _below(prefix: str, values: dict[str, float]) -> dict[str, float]:
 def join_resumed(runs: list[Run]) -> list[Run]:
     """Makes one training of a training and those that went on from its checkpoints; the last one keeps its name.
 
-    Only a ``fit`` continues a ``fit``: the other commands read a checkpoint and leave its run as it was.
+    Only a ``fit`` continues a ``fit``: the other commands read a checkpoint and leave its run as it was. Nor does
+    a run that begins at epoch 1 with the weights of another. A finished training that went on with other settings,
+    such as more epochs, stays beside it where other runs have its settings: it is one of their group.
 
     Returns:
         The trainings, in order, without those that others continue.
     """
     trainings = [run for run in runs if run.command == "fit"]
-    by_folder = {run.folder.resolve(): run for run in trainings}
     for run in trainings:
-        before = by_folder.get(run.source) if run.source is not None else None
-        if before is not run:
+        before = _source_among(trainings, run)
+        if before is not None and not (before.accuracy and min(run.accuracy, default=2) == 1):
             run.before = before
     joined: set[Path] = set()
 
@@ -268,5 +302,52 @@ def join_resumed(runs: list[Run]) -> list[Run]:
 
     for run in trainings:
         join(run)
-    continued = {id(run.before) for run in trainings}
-    return [run for run in trainings if id(run) not in continued]
+    later: dict[int, list[Run]] = {}
+    for run in trainings:
+        later.setdefault(id(run.before), []).append(run)
+    others = [settings_of(run) for run in trainings if id(run) not in later]
+
+    def stays(run: Run) -> bool:
+        if id(run) not in later:
+            return True
+        settings = settings_of(run)
+        same = any(settings_of(after) == settings for after in later[id(run)])
+        return run.is_finished and settings in others and not same
+
+    return [run for run in trainings if stays(run)]
+
+
+def _source_among(trainings: list[Run], run: Run) -> Run | None:
+    """The training whose checkpoint a run began with; of moved folders the only one of that name and seed."""
+    if run.source is None:
+        return None
+    exact = [other for other in trainings if other.folder.resolve() == run.source]
+    moved = [
+        other
+        for other in trainings
+        if other.folder.resolve().name == run.source.name and seed_of(other) == seed_of(run)
+    ]
+    found = exact or (moved if len(moved) == 1 and not run.source.exists() else [])
+    return found[0] if found and found[0] is not run else None
+
+
+def seed_of(run: Run) -> int | None:
+    """The seed of a run; None if it had none (``false``), or none is known."""
+    seed = run.config.get("seed_everything")
+    return None if isinstance(seed, bool) or not isinstance(seed, int) else seed
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted names."""
+    if isinstance(config, dict) and config:
+        return {name: value for key, part in config.items() for name, value in flatten(part, f"{prefix}{key}.").items()}
+    return {prefix.removesuffix("."): config}
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """The settings of a run that its group has in common, by their dotted names."""
+    return {
+        name: value
+        for name, value in flatten(run.config).items()
+        if not any(name == apart or name.startswith(f"{apart}.") for apart in APART)
+    }

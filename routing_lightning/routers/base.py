@@ -199,6 +199,23 @@ class Router(nn.Module):
         Every process gets the same trace and must end with the same router: draw no noise here.
         """
 
+    def foresee(self, batches: float, layers: Sequence[str]) -> list[str]:
+        """What a training of this length cannot decide, a sentence each; none by default. After :meth:`plan`.
+
+        Args:
+            batches: of the whole training, as for :meth:`plan`.
+            layers: the name of each depth.
+        """
+        return []
+
+    def left_open(self, layers: Sequence[str]) -> list[str]:
+        """What the training that ends now did not decide, a sentence each; none by default.
+
+        Args:
+            layers: the name of each depth.
+        """
+        return []
+
     def plan(self, batches: float) -> None:
         """Learns how long the training is to be, before it starts.
 

@@ -20,6 +20,7 @@ from routing_lightning.routers.q_learning import ApproximateQLearning, QLearning
 from routing_lightning.routers.rules import OptionRules, Rule
 
 Undecided = Literal["favourite", "common", "majority"]
+FEW = 10  # batches: in fewer the noise of single samples decides
 UNDECIDED: tuple[Undecided, ...] = ("favourite", "common", "majority")
 LIKELY = 0.95
 """How sure all tasks together must be of what those do that are not certain alone."""
@@ -143,6 +144,11 @@ class BranchingRouter(HostModule, Router):
                 raise UsageError(f"{name} of BranchingRouter is {value}; give {allowed}.")
         if isinstance(order, str) and order not in ("last_first", "first_last"):
             raise UsageError(f"order of BranchingRouter is {order!r}; give 'last_first', 'first_last' or depths.")
+        if not isinstance(order, str) and not len(order):
+            raise UsageError(
+                "order of BranchingRouter is [], with which no depth is asked; give at least one, or take FixedRoutes "
+                "with routes: shared."
+            )
         if isinstance(learner, (QLearning, ApproximateQLearning)):
             raise UsageError(
                 f"learner of BranchingRouter is {type(learner).__name__}, which learns what whole routes are worth; "
@@ -187,6 +193,11 @@ class BranchingRouter(HostModule, Router):
 
     def plan(self, batches: float) -> None:
         """Divides the search among the depths, unless a checkpoint or ``stage`` has done so; see the base class."""
+        if not self.is_over and all(self.spec.num_blocks[depth] == 1 for depth in self.depths):
+            raise UsageError(
+                "BranchingRouter has nothing to decide, since num_blocks is 1 at each depth that it asks; give at "
+                "least 2 (one more than tasks: a block for each), or take FixedRoutes with routes: shared."
+            )
         if self.longest and (self.stage is None or self.opened or not self.begin):
             return
         if not math.isfinite(batches):
@@ -199,6 +210,47 @@ class BranchingRouter(HostModule, Router):
         if not self.longest:
             self.longest.fill_(max(1, round(self.search * batches / max(1, len(self.depths)))))
 
+    def foresee(self, batches: float, layers: Sequence[str]) -> list[str]:
+        """Whether a depth is open too shortly to tell, or the last one is asked too late; see the base class."""
+        if self.is_over:
+            return []
+        found, longest, count = [], int(self.longest), len(self.depths)
+        settled = self.settle * longest
+        compared = longest - math.ceil(settled)
+        longer = "search" if self.stage is None else "stage"
+        if compared < FEW:
+            found.append(
+                f"BranchingRouter keeps each depth open for {longest} batches and compares in {compared} of them, "
+                f"too few to tell where parting pays; raise {longer}, or train longer."
+            )
+        least = max(1, math.ceil(settled + self.shortest * (longest - settled)))
+        now = int(self.batches)
+        for number in range(int(self.opened), count):
+            now = max(now, math.ceil(self.first + longest * count * (number / count) ** self.pace)) + least
+        if now > batches:
+            found.append(
+                f"the search of BranchingRouter takes {now} batches at least ({count} depths of up to {longest}), but "
+                f"the training has {batches:g}: some depths will not be asked; {self._way_out()}."
+            )
+        return found
+
+    def left_open(self, layers: Sequence[str]) -> list[str]:
+        """Which layers were never asked, and which was still open; see the base class."""
+        if self.is_over:
+            return []
+        parts = [] if self.open_depth is None else [f"was still asking {layers[self.open_depth]}"]
+        never = sorted(set(self.depths[int(self.opened) :]) - set(self.depths[: int(self.opened)]))
+        if never:
+            parts.append(f"never asked {', '.join(layers[depth] for depth in never)}")
+        words = " and ".join(parts) or "has sweeps left"
+        return [f"the search of BranchingRouter did not end: it {words}; {self._way_out()}."]
+
+    def _way_out(self) -> str:
+        """What to change for the search to end."""
+        if self.stage is None:
+            return "train as long as planned at the start, or lower begin or search"
+        return f"lower stage ({self.stage} batches for each depth), or train longer"
+
     @property
     def open_depth(self) -> int | None:
         """The depth at which tasks may part now, from 0; None if there is none."""
@@ -208,6 +260,11 @@ class BranchingRouter(HostModule, Router):
     def is_over(self) -> bool:
         """Whether the search is over, so that the routes stay."""
         return int(self.closed) == len(self.depths)
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether a depth is open and its blocks have learned enough to be compared."""
+        return self.open_depth is not None and int(self.waited) >= self.settle * int(self.longest)
 
     def _advance(self) -> None:
         """Closes the open depth and opens the next one, each if it is time."""

@@ -309,3 +309,21 @@ def test_record_null_turns_ours_off(tmp_path):
     trainer = short(tmp_path, "--record=null", "--trainer.callbacks=lightning.pytorch.callbacks.LearningRateMonitor")
     assert not OURS & set(names(trainer)) and "LearningRateMonitor" in names(trainer)
     assert not list(tmp_path.rglob("routes.npz"))
+
+
+def test_the_last_figures_are_drawn_where_the_number_of_steps_ends_the_training(tmp_path):
+    trainer = L.Trainer(
+        max_epochs=-1,
+        max_steps=15,  # in mid-epoch 3, at the end of which nothing is due
+        accelerator="cpu",
+        callbacks=all_callbacks(),
+        default_root_dir=tmp_path,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(toy_model(), datamodule=ToyDataModule())
+    logged = events(trainer.log_dir)
+    assert trainer.global_step == 15
+    for tag in ("policy/depth_1", "policy_evolution/depth_1/task_0", "policy_dynamics/depth_1"):
+        assert logged.Images(tag)[-1].step == 15

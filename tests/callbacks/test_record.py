@@ -29,7 +29,40 @@ def counted_record() -> RouteRecord:
     return record
 
 
-@pytest.mark.parametrize("record", [table_record(), counted_record()])
+def searched_record() -> RouteRecord:
+    """Depth 1 was asked in the middle and has parted, depth 2 never."""
+    record = table_record()
+    own = np.array([0.0, 0.9, 1.0])[:, None] * [1, 0.2 / 0.9]  # of each snapshot and task at depth 1
+    own[2] = [1, 0]
+    record.probabilities = np.zeros((3, 2, 2, 3), np.float32)
+    record.probabilities[:, :, 0, 0], record.probabilities[:, :, 0, 2] = own, 1 - own
+    record.probabilities[:, :, 1, 1] = 1
+    record.depth_names = np.array(["conv 1", "fc 1"])
+    record.gains = np.array([[4, 2, 1.5], [0, 0, 0]])
+    return record
+
+
+def test_trials_tell_what_a_search_found():
+    asked, never = searched_record().trials()
+    assert never is None and (asked.first, asked.last, asked.is_open) == (1, 1, False)
+    np.testing.assert_allclose(asked.sure, [0.9, 0.8], rtol=1e-6)
+    values = 0.5 + 0.125**0.5 * np.array([1, -1, 1, -1])  # four numbers of that sum and that sum of squares
+    assert asked.gain == pytest.approx(values.mean()) and asked.error == pytest.approx(values.std(ddof=1) / 2)
+    still = searched_record()
+    still.probabilities[2] = still.probabilities[1]
+    assert still.trials()[0].is_open and still.trials()[0].last == 5
+    assert table_record().trials() == [] and table_record().layers() == ["depth 1", "depth 2"]
+
+
+def test_who_is_undecided_in_a_search_goes_on_with_the_common_block():
+    record = searched_record()
+    record.probabilities[-1, 0, 0] = [0.5, 0, 0.5]
+    assert record.map_routes()[0].tolist() == [[0, 2, 1], [1, 2, 1]]
+    record.gains = None
+    assert record.map_routes()[0].tolist() == [[0, 0, 1], [1, 2, 1]]
+
+
+@pytest.mark.parametrize("record", [table_record(), counted_record(), searched_record()])
 def test_file_keeps_everything(record, tmp_path):
     record.save(tmp_path / "deep" / "routes.npz")
     again = RouteRecord.load(tmp_path / "deep" / "routes.npz")

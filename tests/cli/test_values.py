@@ -104,7 +104,10 @@ TWO = "{class_path: ModelCheckpoint}, {class_path: ModelCheckpoint}"
         (f"--trainer.callbacks=[{TWO}]", "more than one stateful callback of type `ModelCheckpoint`"),
         ("--trainer.callbacks+=RouteRecorder", "more than one stateful callback of type `RouteRecorder`"),
         ("--trainer.val_check_interval=100", "must be less than or equal to the number of the training batches"),
-        ("--trainer.callbacks=[{class_path: EarlyStopping, init_args: {monitor: x}}]", "`x`"),
+        (
+            "--trainer.callbacks=[{class_path: EarlyStopping, init_args: {monitor: x}}]",
+            "there is no x. EarlyStopping monitors it",
+        ),
     ],
 )
 def test_what_lightning_refuses_is_told_in_its_sentence(option, sentence, tmp_path, capsys):

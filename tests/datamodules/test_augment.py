@@ -14,6 +14,7 @@ from routing_lightning.datamodules import (
     MNISTMTLDataModule,
 )
 from routing_lightning.datamodules.augment import Augmentation, windows_by_copies, windows_by_gather
+from routing_lightning.errors import UsageError
 
 IMAGES = torch.randint(0, 256, (400, 3, 6, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 LAST = IMAGES.contiguous(memory_format=torch.channels_last)
@@ -119,3 +120,21 @@ def test_training_alone_is_changed_by_noise_of_epoch_process_and_batch(datamodul
     assert torch.equal(first, images())
     for other in (plain, images(epoch=1), images(rank=1), images(batch=1)):
         assert first.shape == other.shape and first.dtype == torch.uint8 and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [(v2.RandomCrop(16), "RandomCrop takes 16 x 16 out of images of 8 x 8"), (v2.Resize(4), "but must keep both")],
+)
+def test_what_does_not_fit_the_images_is_told_before_training(transform, words):
+    data = DigitsMTLDataModule(augment=[transform], train_fraction=0.02)
+    data.setup("test")  # which changes no images
+    with pytest.raises(UsageError, match=words):
+        data.setup("fit")
+
+
+def test_the_check_draws_no_random_numbers_of_the_run():
+    data = DigitsMTLDataModule(augment=[v2.RandomCrop(8, padding=1), v2.RandomHorizontalFlip()], train_fraction=0.02)
+    before = torch.get_rng_state()
+    data.setup("fit")
+    assert torch.equal(before, torch.get_rng_state())

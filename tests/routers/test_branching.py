@@ -1,6 +1,7 @@
 """BranchingRouter: the stages, the gains, and a problem whose right sharing is known by construction."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -136,11 +137,11 @@ def test_all_share_the_common_block_at_first_and_where_nothing_was_opened():
 
 @pytest.mark.parametrize(
     ("order", "expected"),
-    [("last_first", [2, 1, 0]), ("first_last", [0, 1, 2]), ([2, 3], [1, 2]), ([], [])],
+    [("last_first", [2, 1, 0]), ("first_last", [0, 1, 2]), ([2, 3], [1, 2])],
 )
 def test_depths_open_in_order_each_for_so_many_batches(order, expected):
     expected = [depth for depth in expected for _ in range(5)]
-    assert search(built(order=order, quorum=1.0)) == ([None, *expected] if expected else [])
+    assert search(built(order=order, quorum=1.0)) == [None, *expected]
 
 
 def test_a_depth_closes_when_enough_tasks_are_certain_but_not_at_once():
@@ -364,11 +365,61 @@ def test_other_learners_see_the_gain_as_the_return(learner):
         ("order", [1, 1]),
         ("order", [4]),
         ("order", [0]),
+        ("order", []),
     ],
 )
 def test_wrong_options_are_named(option, value):
     with pytest.raises(UsageError, match=f"^{option} of BranchingRouter is .*give"):
         built(**{option: value})
+
+
+LAYERS = ["conv 1", "conv 2", "fc 1"]
+
+
+def test_blocks_among_which_nothing_is_to_decide_are_refused_at_the_start_of_a_training():
+    router = built((1, 1, 1))  # as a pruned network may have: that is not wrong in itself
+    with pytest.raises(UsageError, match="has nothing to decide, since num_blocks is 1 .* give at least 2"):
+        router.plan(100)
+    built((1, 4, 4)).plan(100)
+    with pytest.raises(UsageError, match="has nothing to decide"):
+        built((1, 4, 4), order=[1]).plan(100)
+
+
+@pytest.mark.parametrize(
+    ("options", "batches", "words"),
+    [
+        ({"stage": None, "search": 1e-9}, 10_000, "open for 1 batches and compares in 1 of them.*raise search"),
+        ({"stage": 20, "settle": 0.9}, 10_000, "open for 20 batches and compares in 2 of them.*raise stage"),
+        ({"stage": 100}, 44, r"takes 45 batches at least \(3 depths of up to 100\).*has 44: some.*lower stage"),
+        ({"stage": 100}, 45, None),
+        ({"stage": 100, "pace": 1.0}, 214, "takes 215 batches at least"),
+        ({"stage": 100, "pace": 1.0}, 215, None),
+        ({"stage": None, "search": 0.2, "settle": 0.3, "pace": 2.0}, 10_000, None),
+        ({"stage": 100}, math.inf, None),
+    ],
+)
+def test_a_search_that_cannot_tell_or_end_is_told_at_the_start(options, batches, words):
+    router = built(**options)
+    router.plan(batches)
+    told = router.foresee(batches, LAYERS)
+    assert len(told) == (words is not None)
+    assert words is None or re.search(words, told[0])
+
+
+def test_a_search_that_did_not_end_is_told_at_the_end():
+    router = built(quorum=1.0)
+    told = [router.left_open(LAYERS)]
+    while not router.is_over:
+        step(router)
+        told.append(router.left_open(LAYERS))
+    whole = "the search of BranchingRouter did not end: it {}; lower stage (5 batches for each depth), or train longer."
+    assert told[0] == [whole.format("never asked conv 1, conv 2, fc 1")]
+    assert told[1] == [whole.format("was still asking fc 1 and never asked conv 1, conv 2")]
+    assert told[-2] == [whole.format("was still asking conv 1")] and told[-1] == []
+    again = built(quorum=1.0, sweeps=2)
+    while again.opened < 4:
+        step(again)
+    assert again.left_open(LAYERS) == [whole.format("was still asking fc 1")]  # once more
 
 
 def test_a_beginning_and_a_search_longer_than_the_training_are_refused():

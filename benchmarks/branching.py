@@ -14,9 +14,9 @@ LONG = 10**9  # batches that a depth stays open
 
 def branching(device: str, depth: int | None, stitch: bool = False) -> RoutedStep:
     """A step whose router keeps a depth open, from 0, half of the tasks parted above it; None: all is over."""
-    router = BranchingRouter(PairedDifference(normalised=False, lr=1e-9), begin=0, stage=LONG)
+    router = BranchingRouter(PairedDifference(normalised=False, lr=1e-9), begin=0, stage=LONG, stitch=stitch)
     body = RoutingAllLayers(SHAPE, TASKS, CLASSES, hidden=HIDDEN, num_blocks=TASKS + 1)
-    step = RoutedStep(TASKS, TASKS + 1, device, body, router, stitch)
+    step = RoutedStep(TASKS, TASKS + 1, device, body, router)
     parted = 0 if depth is None else depth + 1
     router.routes_so_far[::2, parted:] = 1
     router.opened.fill_(DEPTHS - (depth or 0))

@@ -80,7 +80,6 @@ class RoutedStep:
         device: where the network is.
         body: the network; routing-all-fc by default.
         router: the router; WPL on tables by default.
-        stitch: whether cross-stitch units mix the tasks' routes.
     """
 
     def __init__(
@@ -90,11 +89,10 @@ class RoutedStep:
         device: str,
         body: nn.Module | None = None,
         router: Router | None = None,
-        stitch: bool = False,
     ) -> None:
         made = RoutingAllFC(SHAPE, num_tasks, CLASSES, hidden=HIDDEN, num_blocks=num_blocks) if body is None else body
         self.router = RewardRouter(TabularPolicy(), WPL()) if router is None else router
-        self.network = RoutingNetwork(made, self.router, num_tasks, torch.zeros(1, *SHAPE), stitch).to(device)
+        self.network = RoutingNetwork(made, self.router, num_tasks, torch.zeros(1, *SHAPE)).to(device)
         self.metrics = TaskMetrics(num_tasks).to(device)
         owned = {id(parameter) for parameter in [*self.router.parameters(), *self.network.block_parameters()]}
         self.shared = [parameter for parameter in self.network.parameters() if id(parameter) not in owned]

@@ -65,7 +65,8 @@ def run(folder: Path, *words: str, path: Path = ROOT, processes: int = 2, fresh:
         code = f"import sys\nsys.path.insert(0, {str(path)!r})\n{SCRIPT}"
         for done in forks.run_processes(folder, processes, str(folder), *words, code=code):
             assert done.returncode == 0, done.stderr[-3000:]
-            assert done.stderr == ""
+            told = [line for line in done.stderr.splitlines() if not line.startswith("note: BranchingRouter keeps")]
+            assert not told  # but that these searches are too short to tell anything
     return [torch.load(path, weights_only=True) for path in sorted(folder.glob("rank_*.pt"))]
 
 
@@ -135,22 +136,21 @@ def test_processes_hold_the_same_policies_that_look_at_activations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("router", "stitch"),
+    "router",
     [
-        ("Top1Router", "false"),
-        ("{class_path: BranchingRouter, init_args: {begin: 0, stage: 4, settle: 0.25}}", "false"),
+        "Top1Router",
+        "{class_path: BranchingRouter, init_args: {begin: 0, stage: 4, settle: 0.25}}",
         # batches of those who have parted; then of towers
-        ("{class_path: BranchingRouter, init_args: {begin: 0, stage: 1, settle: 0.0, sweeps: 3}}", "true"),
+        "{class_path: BranchingRouter, init_args: {begin: 0, stage: 1, settle: 0.0, sweeps: 3, stitch: true}}",
     ],
     ids=["loss", "search", "sweeps"],
 )
-def test_processes_hold_the_same_router_of_another_kind(router, stitch, tmp_path):
+def test_processes_hold_the_same_router_of_another_kind(router, tmp_path):
     ranks = run(
         tmp_path / "run",
         "fit",
         *TWO_PROCESSES,
         f"--model.init_args.router={router}",
-        f"--model.init_args.stitch={stitch}",
         "--model.init_args.final_reward=negative_loss",
         "--model.init_args.optimizer.init_args.momentum=0.9",
         "--data.init_args.batch_size=2",

@@ -66,7 +66,7 @@ def prune_network(network: RoutingNetwork, kept: Kept | None = None) -> Kept:
     check_kinds(network)
     spec = network.router.spec
     if isinstance(network.router, BranchingRouter):  # whose search is over: its routes stay
-        network.router = FixedRoutes(network.router.routes().tolist())
+        network.router = FixedRoutes(network.router.routes().tolist(), stitch=network.router.stitch)
         network.router.build(spec)
     shrink_router(
         network.router,
@@ -287,7 +287,10 @@ def with_counts(trained: Trained, model: RoutedClassifier, counts: list[int]) ->
     router = model.router
     if isinstance(router, FixedRoutes) and not isinstance(router.given, str):
         if isinstance(options["router"], str) or not options["router"]["class_path"].endswith(".FixedRoutes"):
-            options["router"] = {"class_path": "routing_lightning.routers.FixedRoutes", "init_args": {}}
+            options["router"] = {
+                "class_path": "routing_lightning.routers.FixedRoutes",
+                "init_args": {"stitch": router.stitch},
+            }
         options["router"].setdefault("init_args", {})["routes"] = router.given
     return config
 

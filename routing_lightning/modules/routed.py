@@ -75,8 +75,6 @@ class RoutedClassifier(TaskClassifier):
         joint_loss: share in [0, 1) of a loss over the classes of all tasks in the loss; see :class:`TaskClassifier`.
         label_smoothing: share of the target that is spread over the classes in training, in [0, 1); likewise.
         flip_test: evaluate by an image and its mirror image; likewise.
-        stitch: mix the fully connected layers of all tasks' routes by cross-stitch units, as soon as the routes stay;
-            see :class:`~routing_lightning.networks.Stitches`. For :class:`BranchingRouter` and :class:`FixedRoutes`.
 
     Raises:
         UsageError: if a value is out of its range or sizes do not fit.
@@ -99,7 +97,6 @@ class RoutedClassifier(TaskClassifier):
         joint_loss: float = 0.0,
         label_smoothing: float = 0.0,
         flip_test: bool = False,
-        stitch: bool = False,
     ) -> None:
         super().__init__(
             num_tasks, num_classes, optimizer, lr_scheduler, lr_interval, joint_loss, label_smoothing, flip_test
@@ -121,7 +118,7 @@ class RoutedClassifier(TaskClassifier):
         self.everything: list[nn.Parameter] | None = None  # the optimizer's parameters, while it steps over some
         sizes = {"image_shape": image_shape, "num_tasks": num_tasks, "num_classes": num_classes}
         body = network if isinstance(network, nn.Module) else made(network, sizes, BODY)
-        self.network = RoutingNetwork(body, router, num_tasks, stitch=stitch)
+        self.network = RoutingNetwork(body, router, num_tasks)
         with FeatureFinder(body) if joint_loss else nullcontext() as finder:
             logits = self.network.build(torch.zeros(1, *image_shape))
         if logits.dim() != 2 or logits.shape[1] != num_classes:

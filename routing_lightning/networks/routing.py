@@ -35,12 +35,11 @@ class RoutingNetwork(nn.Module):
         num_tasks: T, number of tasks, at least 1.
         example: inputs (N, ...) such as those to come, of which the first is used; None: the first batch. Give it
             before an optimizer is made or a state is loaded: the router's own parameters are made then.
-        stitch: whether the fully connected layers of all tasks' routes are mixed by cross-stitch units, see
-            :class:`~routing_lightning.networks.Stitches`, as soon as the routes stay.
 
     Attributes:
         layers: the routed layers.
         calls: the routed layer of each depth, once there was an example.
+        stitches: mixtures between the tasks' routes, if the router asks for them.
         old_blocks: of each layer, the number of blocks from before tasks joined; None if none did.
         old_lr: factor on the learning rate of what was there before.
 
@@ -49,14 +48,7 @@ class RoutingNetwork(nn.Module):
             blocks of a layer each other, PASS a layer that changes sizes, the router the network.
     """
 
-    def __init__(
-        self,
-        body: nn.Module,
-        router: Router,
-        num_tasks: int = 1,
-        example: Tensor | None = None,
-        stitch: bool = False,
-    ) -> None:
+    def __init__(self, body: nn.Module, router: Router, num_tasks: int = 1, example: Tensor | None = None) -> None:
         super().__init__()
         if not isinstance(num_tasks, int) or isinstance(num_tasks, bool) or num_tasks < 1:
             raise UsageError(f"num_tasks is {num_tasks!r}; give a number of tasks, at least 1.")
@@ -70,7 +62,6 @@ class RoutingNetwork(nn.Module):
         # Plain lists, so that the layers keep one name each.
         self.layers = list(dict.fromkeys(routed_layers(body)))
         self.calls: list[RoutedLayer] = []
-        self.stitch = stitch
         self.stitches: Stitches | None = None
         self.old_blocks: list[int] | None = None
         self.old_lr = 1.0
@@ -98,8 +89,8 @@ class RoutingNetwork(nn.Module):
             [self.layers.index(layer) for layer in self.calls],
         )
         self.router.build(spec)
-        if self.stitch:
-            self.stitches = Stitches(found, self.router, self.num_tasks)
+        if self.router.stitch:
+            self.stitches = Stitches(found, self.num_tasks)
         return output
 
     def depth_names(self) -> list[str]:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from routing_lightning.errors import UsageError
 from routing_lightning.networks.probe import Call
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
-from routing_lightning.routers.base import Router
 
 
 class Stitches(nn.Module):
@@ -26,7 +25,6 @@ class Stitches(nn.Module):
 
     Args:
         calls: the calls of the routed layers.
-        router: the router.
         num_tasks: T, number of tasks.
 
     Attributes:
@@ -34,22 +32,17 @@ class Stitches(nn.Module):
         mixing: w in front of each later depth, (T, T), of which a tower takes row and column of its first task.
 
     Raises:
-        UsageError: if the router's routes never stay, or there is nothing to mix.
+        UsageError: if there is nothing to mix.
     """
 
-    def __init__(self, calls: Sequence[Call], router: Router, num_tasks: int) -> None:
+    def __init__(self, calls: Sequence[Call], num_tasks: int) -> None:
         super().__init__()
-        if not router.settles:
-            raise UsageError(
-                f"stitch is true, but the routes of {type(router).__name__} never stay; take BranchingRouter or "
-                "FixedRoutes, or set stitch to false."
-            )
         others = [depth for depth, call in enumerate(calls) if not call.is_vector]
         self.first = others[-1] + 1 if others else 0
         if self.first > len(calls) - 2:
             raise UsageError(
-                "stitch is true, but the network does not end with two routed layers that take vectors (N, F), between "
-                "which to mix; route its fully connected layers, or set stitch to false."
+                "stitch of the router is true, but the network does not end with two routed layers that take vectors "
+                "(N, F), between which to mix; route its fully connected layers, or set stitch to false."
             )
         self.mixing = nn.ParameterList(torch.eye(num_tasks) for _ in range(self.first + 1, len(calls)))
 

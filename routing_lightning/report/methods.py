@@ -19,7 +19,7 @@ ALL_FC = "routing-all-fc"
 SAME = {"MARL-WPL: table": ALL_FC}  # two names of the paper for one method
 EPOCHS = (1, 5, 10, 20, 50, 100)  # of the paper's table
 # What any method may have besides, and what its name then ends with.
-EXTRAS = {"joint_loss": "joint loss", "label_smoothing": "label smoothing", "flip_test": "flip", "stitch": "stitch"}
+EXTRAS = {"joint_loss": "joint loss", "label_smoothing": "label smoothing", "flip_test": "flip"}
 
 
 def paper_values() -> dict[tuple[str, str], dict[int, float]]:
@@ -122,15 +122,19 @@ def _routing_name(args: dict[str, Any]) -> str:
     return f"{name}, {body}"
 
 
+def _stitched(name: str, router: dict[str, Any]) -> str:
+    return f"{name}, stitched" if router.get("stitch") else name
+
+
 def _router_name(part: Any) -> str:
     kind, router = _class(part) or "router", _args(part)
     if kind == "FixedRoutes":
         routes, shared = router.get("routes", "random"), router.get("shared_depths")
         name = f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
-        return f"{name} after {shared} shared" if shared else name
+        return _stitched(f"{name} after {shared} shared" if shared else name, router)
     if kind != "RewardRouter":
         name, learner = OTHER_ROUTERS.get(kind, kind), _class(router.get("learner"))
-        return name if learner in (None, "PairedDifference") else f"{name} by {learner}"
+        return _stitched(name if learner in (None, "PairedDifference") else f"{name} by {learner}", router)
     learner, policy = _class(router.get("learner")) or "router", _class(router.get("policy")) or ""
     agents = router.get("agents", "per_task")
     if agents == "dispatched":

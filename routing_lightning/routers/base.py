@@ -136,7 +136,8 @@ class Router(nn.Module):
 
     Attributes:
         uses_state: whether decisions depend on the activations. If not, :meth:`start` fills in all actions.
-        settles: whether the routes of tasks stay sooner or later, from when on :attr:`is_over` is true.
+        stitch: whether cross-stitch units mix the fully connected layers of all tasks' routes, as soon as these stay
+            (:attr:`is_over`); see :class:`~routing_lightning.networks.Stitches`.
         joint: whether :meth:`learn` steps with gradients that the network's backward pass leaves, by way of
             :meth:`auxiliary_loss`.
         spec: what there is to decide, known after :meth:`build`.
@@ -146,7 +147,7 @@ class Router(nn.Module):
     """
 
     uses_state: bool = True
-    settles: bool = False
+    stitch: bool = False
     joint: bool = False
     spec: RoutingSpec
     old_tasks: int = 0

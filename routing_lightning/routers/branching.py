@@ -74,6 +74,8 @@ class BranchingRouter(HostModule, Router):
         certainty: probability of its favourite from which on a task is certain, or all together, in (0.5, 1).
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
+        stitch: mix the fully connected layers of all tasks' routes by cross-stitch units once the search is over, see
+            :class:`~routing_lightning.networks.Stitches`.
 
     Attributes:
         opened: int64 on the host, number of depths opened so far, in all sweeps. Part of the checkpoint, as the table
@@ -90,13 +92,12 @@ class BranchingRouter(HostModule, Router):
     """
 
     option_rules: ClassVar[OptionRules] = {
-        **dict.fromkeys(("learner", "order", "sweeps", "candidates"), Rule.READS),
+        **dict.fromkeys(("learner", "order", "sweeps", "candidates", "stitch"), Rule.READS),
         **dict.fromkeys(("begin", "search", "stage"), Rule.SETTLED),
     }
     null_means: ClassVar[Mapping[str, str]] = {"learner": "PairedDifference"}
 
     uses_state = False
-    settles = True
     opened: Tensor
     closed: Tensor
     batches: Tensor
@@ -122,6 +123,7 @@ class BranchingRouter(HostModule, Router):
         certainty: float = 0.999,
         quorum: float = 0.9,
         most: float = 2.0,
+        stitch: bool = False,
     ) -> None:
         super().__init__()
         checks: list[tuple[str, Any, bool, str]] = [
@@ -161,6 +163,7 @@ class BranchingRouter(HostModule, Router):
         self.search, self.stage, self.pace = search, stage, pace
         self.settle, self.shortest = settle, shortest
         self.certainty, self.quorum, self.most = certainty, quorum, most
+        self.stitch = stitch
         self._copies: list[BlockCopy] = []
 
     def build(self, spec: RoutingSpec) -> None:

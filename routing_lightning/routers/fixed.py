@@ -21,6 +21,8 @@ class FixedRoutes(HostModule, Router):
         seed: seed of the draw, at least 0, apart from the seed of the training.
         shared_depths: at so many depths, the first ones, all tasks take block 0 whatever ``routes`` says, at least 0.
             With ``own`` and a network of four convolutions first, 4 is the paper's task specific-all-fc.
+        stitch: mix the fully connected layers of all tasks' routes by cross-stitch units, see
+            :class:`~routing_lightning.networks.Stitches`.
 
     Attributes:
         table: (T, D) int64 on the host, the routes. Part of the checkpoint.
@@ -29,10 +31,12 @@ class FixedRoutes(HostModule, Router):
         UsageError: if a value is out of its range.
     """
 
-    option_rules: ClassVar[OptionRules] = dict.fromkeys(("routes", "seed", "shared_depths"), Rule.SETTLED)
+    option_rules: ClassVar[OptionRules] = {
+        **dict.fromkeys(("routes", "seed", "shared_depths"), Rule.SETTLED),
+        "stitch": Rule.READS,
+    }
 
     uses_state = False
-    settles = True
     table: Tensor
 
     def __init__(
@@ -40,6 +44,7 @@ class FixedRoutes(HostModule, Router):
         routes: Literal["random", "own", "shared"] | list[list[int]] = "random",
         seed: int = 0,
         shared_depths: int = 0,
+        stitch: bool = False,
     ) -> None:
         super().__init__()
         if shared_depths < 0:
@@ -51,6 +56,7 @@ class FixedRoutes(HostModule, Router):
         self.given = routes
         self.seed = seed
         self.shared_depths = shared_depths
+        self.stitch = stitch
 
     def build(self, spec: RoutingSpec) -> None:
         """Makes the table.

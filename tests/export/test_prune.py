@@ -36,6 +36,7 @@ ROUTERS = {
     "dispatched": lambda: RewardRouter(TabularPolicy(), WPL(), agents="dispatched"),
     "fixed": lambda: FixedRoutes(seed=3),
     "branching": lambda: BranchingRouter(begin=0, stage=1),
+    "stitched": lambda: BranchingRouter(begin=0, stage=1, stitch=True),
     "given": lambda: FixedRoutes([[5, 1, 2], [5, 1, 0], [0, 6, 2]]),
 }
 
@@ -56,10 +57,8 @@ BODIES = {
         "network": partial(RoutingAllLayers, filters=8, conv_layers=2, hidden=8, num_blocks=7, norm="block")
     },
     "modules": {"network": layered(*modules())},
-    "stitched": {"num_blocks": 7, "stitch": True},
 }
 CASES = [*((router, "fc") for router in ROUTERS), *(("wpl", body) for body in BODIES), ("logits", "own statistics")]
-CASES = [*(case for case in CASES if case != ("wpl", "stitched")), ("fixed", "stitched"), ("branching", "stitched")]
 
 
 @pytest.mark.parametrize(("router", "body"), CASES)
@@ -123,7 +122,7 @@ BODY = "--model.init_args.network.init_args"
         [f"{BODY}.num_blocks=4", "--model.init_args.optimizer.init_args.momentum=0.9"],
         [f"{BODY}.recurrent_steps=2", "--model.init_args.optimizer=Adam"],
         [
-            "--model.init_args.router={class_path: BranchingRouter, init_args: {begin: 0, stage: 1}}",
+            "--model.init_args.router={class_path: BranchingRouter, init_args: {begin: 0, stage: 1, stitch: true}}",
             "--model.init_args.optimizer.init_args.momentum=0.9",
         ],
     ],

@@ -57,6 +57,7 @@ OTHERS = {
         "certainty": 0.9,
         "quorum": 0.5,
         "most": 1.0,
+        "stitch": True,
     },
     "RewardRouter": {
         "policy": part("MLPPolicy"),
@@ -70,7 +71,7 @@ OTHERS = {
         "old_blocks": [1, 1],
         "old_lr": 0.1,
     },
-    "FixedRoutes": {"routes": "own", "seed": 3, "shared_depths": 1},
+    "FixedRoutes": {"routes": "own", "seed": 3, "shared_depths": 1, "stitch": True},
     "GumbelRouter": {"temperature": 2.0, "hidden": 3},
     "Top1Router": {"alpha": 0.1, "gate": "unit", "hidden": 3},
     "TabularPolicy": {},

@@ -124,8 +124,8 @@ def branching(**options) -> LightningModule:
 
 def stitched(**options) -> LightningModule:
     """The search ends within the second epoch of five batches; from then on towers are mixed."""
-    router = BranchingRouter(PairedDifference(lr=5.0), begin=0, stage=2)
-    return routed(router=router, final_reward="negative_loss", stitch=True, **options)
+    router = BranchingRouter(PairedDifference(lr=5.0), begin=0, stage=2, stitch=True)
+    return routed(router=router, final_reward="negative_loss", **options)
 
 
 MODELS = {

@@ -5,7 +5,7 @@ from torch import nn
 from routing_lightning.errors import UsageError
 from routing_lightning.networks import CrossStitch, RoutedLayer, RoutingAllFC, RoutingAllLayers, RoutingNetwork
 from routing_lightning.nn import LinearBlocks
-from routing_lightning.routers import WPL, BranchingRouter, FixedRoutes, RewardRouter, Router, TabularPolicy
+from routing_lightning.routers import BranchingRouter, FixedRoutes
 
 F, T, C, H = 7, 4, 3, 5
 IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -29,7 +29,7 @@ def flat() -> nn.Module:
 
 def network(body: str = "fc", routes: object = "own", stitch: bool = True) -> RoutingNetwork:
     torch.manual_seed(0)
-    return RoutingNetwork(BODIES[body](), FixedRoutes(routes, seed=1), T, IMAGES, stitch).eval()
+    return RoutingNetwork(BODIES[body](), FixedRoutes(routes, seed=1, stitch=stitch), T, IMAGES).eval()
 
 
 def mixed(made: RoutingNetwork) -> RoutingNetwork:
@@ -54,7 +54,7 @@ def test_a_network_begins_as_it_was_without(body, routes):
 def test_private_routes_are_a_cross_stitch_network():
     layers = [RoutedLayer(LinearBlocks(T, *sizes)) for sizes in ((F, H), (H, H), (H, C, False))]
     x = torch.randn(12, F)
-    routed = mixed(RoutingNetwork(nn.Sequential(*layers), FixedRoutes("own"), T, x, stitch=True))
+    routed = mixed(RoutingNetwork(nn.Sequential(*layers), FixedRoutes("own", stitch=True), T, x))
     known = CrossStitch(F, T, C, hidden=H, own_share=1.0)
     for layer, tower in zip(layers, known.towers, strict=True):
         for task in range(T):
@@ -109,8 +109,8 @@ def test_a_sample_gets_the_same_alone_and_in_any_batch(body):
 
 def test_nothing_is_mixed_while_a_search_goes_on():
     torch.manual_seed(0)
-    router = BranchingRouter(begin=0, stage=1, settle=0, shortest=0)
-    whole = RoutingNetwork(BODIES["fc"](), router, T, IMAGES, stitch=True)
+    router = BranchingRouter(begin=0, stage=1, settle=0, shortest=0, stitch=True)
+    whole = RoutingNetwork(BODIES["fc"](), router, T, IMAGES)
     mixing = list(whole.stitches.mixing)
     for _ in range(12):
         searching = not router.is_over
@@ -134,17 +134,13 @@ def test_only_the_towers_cost_more():
 
 
 @pytest.mark.parametrize(
-    ("router", "body", "sentence"),
+    "body",
     [
-        (RewardRouter(TabularPolicy(), WPL()), "fc", "stitch is true, but the routes of RewardRouter never stay; take"),
-        (FixedRoutes(), "one", "does not end with two routed layers that take vectors"),
-        (FixedRoutes(), "pictures", "does not end with two routed layers that take vectors"),
+        nn.Sequential(nn.Flatten(), RoutedLayer(LinearBlocks(T, 64, C))),
+        nn.Sequential(*(RoutedLayer(LinearBlocks(T, 8, 8)) for _ in range(2)), nn.Flatten()),
     ],
+    ids=["one layer", "pictures"],
 )
-def test_what_cannot_be_stitched_is_refused(router: Router, body: str, sentence: str):
-    one = RoutedLayer(LinearBlocks(T, 64, C))
-    pictures = [RoutedLayer(LinearBlocks(T, 8, 8)) for _ in range(2)]
-    made = {"fc": BODIES["fc"], "one": lambda: nn.Sequential(nn.Flatten(), one)}
-    made["pictures"] = lambda: nn.Sequential(*pictures, nn.Flatten())
-    with pytest.raises(UsageError, match=sentence):
-        RoutingNetwork(made[body](), router, T, IMAGES, stitch=True)
+def test_what_cannot_be_stitched_is_refused(body: nn.Module):
+    with pytest.raises(UsageError, match="stitch .* does not end with two routed layers that take vectors"):
+        RoutingNetwork(body, FixedRoutes(stitch=True), T, IMAGES)

@@ -107,6 +107,30 @@ class OpenPass:
         """The layer's output."""
         raise TypeError(f"{type(self).__name__} does not say what a layer gives: override apply")
 
+    def check_next(self, layer: RoutedLayer, depth: int) -> None:
+        """Checks that the body calls the layer of this depth next.
+
+        Raises:
+            UsageError: if not.
+        """
+        if depth == len(self.layers) or self.layers[depth] is not layer:
+            raise UsageError(
+                f"the call number {depth + 1} of a routed layer is to another layer than with the example; the body "
+                "must call its routed layers in the same order each time."
+            )
+
+    def check_whole(self, depth: int) -> None:
+        """Checks that the body has called all routed layers, of which it has called so many.
+
+        Raises:
+            UsageError: if not.
+        """
+        if depth != len(self.layers):
+            raise UsageError(
+                f"the body called {depth} routed layers but {len(self.layers)} with the example; it must call them in "
+                "the same order each time."
+            )
+
     def __enter__(self: OwnPass) -> OwnPass:
         self.outer = _current.get()
         _current.set(self)

@@ -142,13 +142,18 @@ class RoutingNetwork(nn.Module):
             tasks = tasks.cpu()
         tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
         trace = self.router.start(tasks, explore=explore, generator=generator)
-        if self.stitches is not None and self.router.is_over:
-            with StitchedPass(self.calls, self.stitches, self.router.routes(), tasks):
-                return self.body(x), trace
-        with RoutingPass(self, trace) as routing:
+        stitched = self._stitched(tasks, trace.actions)
+        routing = RoutingPass(self, trace) if stitched is None else stitched
+        with routing:
             x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
         routing.close()
         return x, trace
+
+    def _stitched(self, tasks: Tensor, actions: Tensor, depth: int = 0, learning: bool = True) -> StitchedPass | None:
+        """A pass through stitched towers, if there are any by now; see :class:`StitchedPass`."""
+        if self.stitches is None or not self.router.stays_from(self.stitches.first):
+            return None
+        return StitchedPass(self.calls, self.stitches, self.router.routes(), tasks, actions, depth, learning)
 
     def _run_and_keep(self, x: Tensor, trace: Trace) -> Tensor:
         """Runs the body, and keeps what :meth:`otherwise` needs."""
@@ -194,7 +199,9 @@ class RoutingNetwork(nn.Module):
             for parameter in layer.blocks.block_parameters(block)
         ]
         x: Tensor = kept.x
-        with as_before(kept, parts, tried), ForcedPass(self.calls, actions, kept.start.depth):
+        stitched = self._stitched(trace.tasks, actions, kept.start.depth, learning=False)
+        forced = ForcedPass(self.calls, actions, kept.start.depth) if stitched is None else stitched
+        with as_before(kept, parts, tried), forced:
             for part in parts:
                 x = part(x)
         return x
@@ -230,7 +237,7 @@ class RoutingNetwork(nn.Module):
             weight = self.router.decide(trace, torch.empty(1, 0), depth).weight
             block = alone(layer, action)
             blocks.append(block if weight is None else nn.Sequential(block, Scale(weight.detach()[0])))
-        if self.stitches is not None and self.router.is_over:
+        if self.stitches is not None and self.router.stays_from(self.stitches.first):
             blocks[self.stitches.first :] = self.stitches.specialise(self.calls, routes, task)
         # The copy holds the routed layers themselves, which the blocks then replace: theirs are not copied in vain.
         body = copy.deepcopy(self.body, {id(layer): layer for layer in self.calls})
@@ -311,11 +318,7 @@ class RoutingPass(OpenPass):
     def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
         """Asks the router about the next depth and sends each sample through its block."""
         depth = len(self.actions)
-        if depth == len(self.layers) or self.layers[depth] is not layer:
-            raise UsageError(
-                f"the call number {depth + 1} of a routed layer is to another layer than with the example; the body "
-                "must call its routed layers in the same order each time."
-            )
+        self.check_next(layer, depth)
         if len(x) != len(self.trace.tasks):
             raise UsageError(
                 f"the routed layer at depth {depth + 1} got activations {tuple(x.shape)} for {len(self.trace.tasks)} "
@@ -332,11 +335,7 @@ class RoutingPass(OpenPass):
 
     def close(self) -> None:
         """Completes the trace."""
-        if len(self.actions) != len(self.layers):
-            raise UsageError(
-                f"the body called {len(self.actions)} routed layers but {len(self.layers)} with the example; it must "
-                "call them in the same order each time."
-            )
+        self.check_whole(len(self.actions))
         if self.router.uses_state:
             self.trace.actions = torch.stack(self.actions, 1)
 

@@ -85,20 +85,34 @@ class StitchedPass(OpenPass):
         stitches: what mixes.
         routes: (T, D), the route of each task.
         tasks: (N,) on the host.
+        actions: (N, D), the action of each sample, in the towers that of its task's route.
+        depth: number of routed layers that were called before, at most those below the towers.
+        learning: whether the mixtures get a gradient.
     """
 
-    def __init__(self, calls: Sequence[RoutedLayer], stitches: Stitches, routes: Tensor, tasks: Tensor) -> None:
+    def __init__(
+        self,
+        calls: Sequence[RoutedLayer],
+        stitches: Stitches,
+        routes: Tensor,
+        tasks: Tensor,
+        actions: Tensor,
+        depth: int = 0,
+        learning: bool = True,
+    ) -> None:
         super().__init__(calls)
         self.first = stitches.first
         firsts, own = stitches.towers(routes)
-        self.actions = routes[tasks]  # (N, D)
+        self.actions = actions
         self.paths = routes[firsts]  # (P, D)
         self.own = own[tasks]  # (N,)
-        self.mixtures = stitches.mixtures(firsts)
-        self.depth = 0
+        mixtures = stitches.mixtures(firsts)
+        self.mixtures = mixtures if learning else [mixing.detach() for mixing in mixtures]
+        self.depth = depth
 
     def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
         """Below the towers (N, ...) -> (N, ...), within them up to (P * N, F), out of them (N, F)."""
+        self.check_next(layer, self.depth)
         depth, self.depth = self.depth, self.depth + 1
         count, towers = len(self.own), len(self.paths)
         if depth < self.first:
@@ -114,6 +128,10 @@ class StitchedPass(OpenPass):
                 return layer.blocks(x, self.actions[:, depth])  # type: ignore[no-any-return]
             x = torch.einsum("ij,jnf->inf", mixing, v).flatten(0, 1)
         return layer.blocks(x, self.paths[:, depth].repeat_interleave(count))  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Checks that the pass was whole."""
+        self.check_whole(self.depth)
 
 
 class Towers(nn.Module):

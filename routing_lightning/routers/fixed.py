@@ -91,8 +91,7 @@ class FixedRoutes(HostModule, Router):
             )
         return torch.tensor(rows, dtype=torch.long)
 
-    @property
-    def is_over(self) -> bool:
+    def stays_from(self, depth: int) -> bool:
         """Always: the routes stay from the start."""
         return True
 

@@ -43,5 +43,6 @@ def check_monitors(trainer: L.Trainer, model: L.LightningModule, names: Iterable
         if who == "ModelCheckpoint" and name in ("epoch", "step"):
             continue
         shown = ", ".join(one for one in known if "_task/" not in one and "depth_" not in one)
-        near = hint(name, known) or "."
-        raise UsageError(f"there is no {name}{near} {who} monitors it, but nobody logs it; give one of {shown}.")
+        raise UsageError(
+            f"monitor of {who} is {name!r}, which nobody logs{hint(name, known).rstrip('?')}; give one of {shown}."
+        )

@@ -106,7 +106,7 @@ TWO = "{class_path: ModelCheckpoint}, {class_path: ModelCheckpoint}"
         ("--trainer.val_check_interval=100", "must be less than or equal to the number of the training batches"),
         (
             "--trainer.callbacks=[{class_path: EarlyStopping, init_args: {monitor: x}}]",
-            "there is no x. EarlyStopping monitors it",
+            "monitor of EarlyStopping is 'x', which nobody logs",
         ),
     ],
 )

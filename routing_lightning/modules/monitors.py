@@ -43,6 +43,6 @@ def check_monitors(trainer: L.Trainer, model: L.LightningModule, names: Iterable
         if who == "ModelCheckpoint" and name in ("epoch", "step"):
             continue
         shown = ", ".join(one for one in known if "_task/" not in one and "depth_" not in one)
-        raise UsageError(
-            f"monitor of {who} is {name!r}, which nobody logs{hint(name, known).rstrip('?')}; give one of {shown}."
-        )
+        near = hint(name, known)
+        asked = f"there is no {name}{near} " if near else ""
+        raise UsageError(f"{asked}monitor of {who} is {name!r}, which nobody logs; give one of {shown}.")

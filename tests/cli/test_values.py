@@ -99,7 +99,10 @@ TWO = "{class_path: ModelCheckpoint}, {class_path: ModelCheckpoint}"
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("--trainer.callbacks=[BackboneFinetuning]", "BackboneFinetuning does not work with this model .*backbone"),
+        (
+            "--trainer.callbacks=[BackboneFinetuning]",
+            "BackboneFinetuning freezes the part backbone of the model, which RoutedClassifier does not have",
+        ),
         ("--trainer.callbacks=[GradientAccumulationScheduler]", "scheduling"),
         (f"--trainer.callbacks=[{TWO}]", "more than one stateful callback of type `ModelCheckpoint`"),
         ("--trainer.callbacks+=RouteRecorder", "more than one stateful callback of type `RouteRecorder`"),

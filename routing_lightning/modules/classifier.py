@@ -29,7 +29,7 @@ from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import KEY, Milestones, forget_strange_files, keep_best, settle
 from routing_lightning.modules.schedule import check_lasts
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
-from routing_lightning.nn.tracing import WAY_OUT
+from routing_lightning.nn.tracing import WAY_OUT, on_host
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
 from routing_lightning.targets import Targets
@@ -598,6 +598,7 @@ class TaskClassifier(OptimizingModule):
         """The metric of a stage: train, val or test."""
         return cast(TaskMetrics, self.metrics[f"{stage}_metrics"])
 
+    @on_host
     def count(self, stage: str, loss: Tensor, hits: Tensor, tasks: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Counts a batch for the stage's metrics: mean loss (), hits (N,) bool, tasks (N,), logits and labels."""
         further = () if self.objective is None else (self.objective.predictions(logits.detach(), tasks), labels)

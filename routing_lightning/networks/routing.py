@@ -14,7 +14,7 @@ from routing_lightning.networks.probe import probe
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
 from routing_lightning.networks.specialise import put_in_place
 from routing_lightning.nn.tasks import checked_tasks
-from routing_lightning.nn.tracing import refuse_tracing
+from routing_lightning.nn.tracing import on_host, refuse_tracing
 from routing_lightning.routers.base import Router, RoutingSpec, Trace
 
 
@@ -108,14 +108,19 @@ class RoutingNetwork(nn.Module):
         if not self.calls:
             self.build(x)
         explore = self.training if explore is None else explore
-        if isinstance(tasks, Tensor):
-            tasks = tasks.cpu()
-        tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
-        trace = self.router.start(tasks, explore=explore, generator=generator)
+        trace = self._start(len(x), tasks, explore, generator)
         with RoutingPass(self, trace) as routing:
             x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
         routing.close()
         return x, trace
+
+    @on_host
+    def _start(self, count: int, tasks: Tensor | None, explore: bool, generator: torch.Generator | None) -> Trace:
+        """The trace of a batch of so many samples."""
+        if isinstance(tasks, Tensor):
+            tasks = tasks.cpu()
+        tasks = torch.zeros(count, dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
+        return self.router.start(tasks, explore=explore, generator=generator)
 
     def _run_and_keep(self, x: Tensor, trace: Trace) -> Tensor:
         """Runs the body, and keeps what :meth:`otherwise` needs."""
@@ -273,6 +278,7 @@ class RoutingPass(OpenPass):
         self.trace = trace
         self.actions: list[Tensor] = []  # of each depth so far
 
+    @on_host
     def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
         """Asks the router about the next depth and sends each sample through its block."""
         depth = len(self.actions)
@@ -295,6 +301,7 @@ class RoutingPass(OpenPass):
             return y
         return y * decision.weight.to(y).view(-1, *[1] * (y.dim() - 1))
 
+    @on_host
     def close(self) -> None:
         """Completes the trace."""
         if len(self.actions) != len(self.layers):

@@ -1,6 +1,8 @@
 """Tracing, which would take the route of the example for that of every batch."""
 
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,8 +13,18 @@ WAY_OUT = (
     "RoutingNetwork, which is an ordinary network"
 )
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-@torch.compiler.assume_constant_result  # asked itself: torch 2.11 answers "exporting" to all that it compiles
+
+def on_host(function: Function) -> Function:
+    """Keeps a function out of what ``torch.compile`` compiles, since it works on the host, anew for each batch.
+
+    The compiler would take its NumPy for torch, compile it again for each route, and fail where inference mode begins.
+    """
+    return torch.compiler.disable(function)  # type: ignore[no-any-return]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # asked itself: torch 2.11 answers "exporting" to all that it compiles
 def is_traced() -> bool:
     """Whether what is called now is recorded by ``torch.jit.trace``, ``torch.export`` or ``torch.fx``.
 

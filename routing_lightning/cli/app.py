@@ -133,7 +133,7 @@ class RoutingCLI(LightningCLI):
         if given not in (*NO_CHECKPOINT, "hpc", "registry"):  # the last two are Lightning's own words
             root = Path(local_path(words.value("trainer.default_root_dir") or "."))
             path = checkpoints.find(given, root, option=option)
-            if given in ("last", "best"):
+            if given in ("last", "best") and folders.is_first_process():
                 print(f"{option} {given}: {path}")
             config = checkpoints.config_of(path, words.trusted, words.names())
             images = words.value("images") if words.command == "predict" else None

@@ -40,6 +40,16 @@ Batch = tuple[Tensor, Tensor, Tensor]
 SIZES = {"num_tasks": "tasks", "num_classes": "classes"}
 """Sizes that a model has from its data, and what they count."""
 
+IDLE_WARNINGS = (
+    # Our metrics are added up over processes before they are logged.
+    r"It is recommended to use .self\.log\('(train|val|test|router)/",
+    # The checks of a batch are the model's, whatever the datamodule.
+    ".*have passed in a `LightningDataModule`. It will use the implementation from.*",
+    # Lightning with newer torch.
+    r".*isinstance\(treespec, LeafSpec\).*",
+)
+"""Warnings of Lightning's that do not concern who trains a model, each with its reason."""
+
 
 def example_arguments(example: Any) -> Any:
     """What ``forward`` takes, (images, tasks), of an ``example_input_array``.
@@ -274,8 +284,8 @@ class TaskClassifier(OptimizingModule):
         Raises:
             UsageError: if the data has more tasks or labels than the model.
         """
-        # Our metrics are added up over processes before they are logged.
-        warnings.filterwarnings("ignore", r"It is recommended to use .self\.log\('(train|val|test|router)/")
+        for message in IDLE_WARNINGS:
+            warnings.filterwarnings("ignore", message)
         data = getattr(self.trainer, "datamodule", None)
         mean, std = getattr(data, "mean", None), getattr(data, "std", None)
         learns = stage == "fit" and not self.keeps_normalisation

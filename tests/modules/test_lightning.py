@@ -205,6 +205,15 @@ def test_several_processes_make_no_noise_about_metrics(monkeypatch, recwarn):
     assert not [str(warning.message) for warning in recwarn if "sync_dist" in str(warning.message)]
 
 
+def test_a_run_from_python_says_nothing_of_how_batches_are_handed_on(recwarn):
+    model, data = MODELS["routed"](), ToyDataModule()
+    trainer, _ = fit(model)
+    trainer.validate(model, data, verbose=False)
+    trainer.predict(model, data)
+    said = [str(warning.message) for warning in recwarn]
+    assert not [text for text in said if "have overridden" in text or "LeafSpec" in text]
+
+
 @pytest.mark.parametrize("name", ["baseline"])
 def test_a_model_of_named_parts_can_be_pickled(name):
     model = MODELS[name]()

@@ -1,4 +1,4 @@
-"""Paths as people write them: the one place where ``~`` and ``file://`` are understood."""
+"""Paths as people write them: the one place where ``~``, ``$HOME`` and ``file://`` are understood."""
 
 import os
 import re
@@ -9,16 +9,26 @@ from urllib.parse import unquote
 from routing_lightning.errors import UsageError
 
 # One slash is what pathlib leaves of two; a single letter is a drive of Windows.
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
-    """A path on this machine: ``~`` is the home folder, ``file://`` may stand in front, with %20 for a space.
+    """A path on this machine: ``~`` is the home folder, ``$NAME`` a variable, ``file://`` may stand in front.
+
+    After ``file://`` a %20 is a space. What is there under the name as it stands, such as ``a$b``, is taken so.
 
     Raises:
-        UsageError: if it lies elsewhere, such as ``s3://...`` or ``memory://...``, or in the home folder of nobody.
+        UsageError: if it lies elsewhere, such as ``s3://...`` or ``memory://...``, in the home folder of nobody, or
+            names a variable that is not set.
     """
     text = os.fspath(path)
+    names = [short or long for short, long in _VARIABLE.findall(text)]
+    if names and not os.path.lexists(text):
+        unset = [name for name in names if name not in os.environ]
+        if unset:
+            raise UsageError(f"{text} names the variable {unset[0]}, which is not set; set it, or write the path out.")
+        path = text = os.path.expandvars(text)
     scheme = _SCHEME.match(text)
     if scheme is None:
         path = os.path.expanduser(text)

@@ -15,7 +15,7 @@ from typing import Any
 import lightning as L
 import torch.distributed as dist
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import (
@@ -25,7 +25,7 @@ from lightning.pytorch.cli import (
     SaveConfigCallback,
     _InstantiatorFn,
 )
-from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.strategies import Strategy, StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from routing_lightning.allocator import keep_freed_memory
@@ -364,7 +364,9 @@ class RoutingCLI(LightningCLI):
         try:
             return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:
-            refusal = refused_option(with_values(str(error), self.trainer_options()))
+            refusal = refused_strategy(trainer.get("strategy")) or refused_option(
+                with_values(str(error), self.trainer_options())
+            )
             raise UsageError(f"the Trainer refuses its options: {refusal}") from error
 
     def trainer_options(self) -> dict[str, Any]:
@@ -553,6 +555,19 @@ def failed_callback(error: BaseException) -> str | None:
     return found
 
 
+def refused_strategy(given: Any) -> str | None:
+    """What is wrong with a strategy given as a class, which the parser passes on as a word where it does not fit."""
+    if not isinstance(given, str) or not given.lstrip().startswith("{"):
+        return None
+    parser = SentenceParser(exit_on_error=False)
+    parser.add_subclass_arguments(Strategy, "trainer.strategy")
+    try:
+        parser.parse_object({"trainer": {"strategy": yaml.safe_load(given)}})
+    except (ArgumentError, yaml.YAMLError) as error:
+        return one_sentence(str(error))
+    return None
+
+
 def refused_option(text: str) -> str:
     """What the Trainer says of its options in one line; of a strategy or accelerator that is none, the nearest one."""
     wrong = re.search(r"invalid (strategy|accelerator) name: `\w+='([^']*)'`", text)
@@ -621,6 +636,11 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
     if raised_in(error).startswith("torch.optim"):
         sentence = " ".join(str(error).split()).rstrip(".")
         return UsageError(f"the optimizer or lr_scheduler refuses its values: {sentence}; mend its init_args.")
+    if isinstance(error, (ValueError, TypeError)) and raised_in(error).startswith(
+        ("torch.distributed", "torch.nn.parallel")
+    ):
+        sentence = " ".join(str(error).split()).rstrip(".")
+        return UsageError(f"trainer.strategy refuses its values: {sentence}; mend its init_args.")
     callback = None if isinstance(error, UsageError) else failed_callback(error)
     if callback is not None and callback != "NoneType":
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -10,10 +10,6 @@ from pathlib import Path
 _IDLE_WARNINGS = (
     # The data lies in memory and a batch is one index operation: workers would only cost.
     ".*does not have many workers.*",
-    # The checks of a batch are the model's, whatever the datamodule.
-    ".*have passed in a `LightningDataModule`. It will use the implementation from.*",
-    # Lightning with newer torch.
-    ".*isinstance\\(treespec, LeafSpec\\).*",
     # A run of a few steps is meant to be one, and the last value of each curve is written anyway.
     ".*smaller than the logging interval.*",
     # Each run has a folder of its own; what this one holds was put there by itself.

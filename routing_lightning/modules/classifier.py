@@ -45,7 +45,7 @@ from routing_lightning.modules.resume import (
 from routing_lightning.modules.schedule import check_known, check_lasts, open_length
 from routing_lightning.modules.smoothing import check_smoothing, smoothed_cross_entropy
 from routing_lightning.modules.weight_callbacks import check_backbone, check_pruning
-from routing_lightning.nn.tracing import WAY_OUT
+from routing_lightning.nn.tracing import WAY_OUT, on_host
 from routing_lightning.noise import NoiseKeys
 from routing_lightning.rows import all_gather
 from routing_lightning.targets import Targets
@@ -55,6 +55,16 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 SIZES = {"num_tasks": "tasks", "num_classes": "classes"}
 """Sizes that a model has from its data, and what they count."""
+
+IDLE_WARNINGS = (
+    # Our metrics are added up over processes before they are logged.
+    r"It is recommended to use .self\.log\('(train|val|test|router)/",
+    # The checks of a batch are the model's, whatever the datamodule.
+    ".*have passed in a `LightningDataModule`. It will use the implementation from.*",
+    # Lightning with newer torch.
+    r".*isinstance\(treespec, LeafSpec\).*",
+)
+"""Warnings of Lightning's that do not concern who trains a model, each with its reason."""
 
 
 def example_arguments(example: Any) -> Any:
@@ -301,8 +311,8 @@ class TaskClassifier(OptimizingModule):
         Raises:
             UsageError: if the data has more tasks or labels than the model.
         """
-        # Our metrics are added up over processes before they are logged.
-        warnings.filterwarnings("ignore", r"It is recommended to use .self\.log\('(train|val|test|router)/")
+        for message in IDLE_WARNINGS:
+            warnings.filterwarnings("ignore", message)
         data = getattr(self.trainer, "datamodule", None)
         mean, std = getattr(data, "mean", None), getattr(data, "std", None)
         learns = stage == "fit" and not self.keeps_normalisation
@@ -670,6 +680,7 @@ class TaskClassifier(OptimizingModule):
         """The metric of a stage: train, val or test."""
         return cast(TaskMetrics, self.metrics[f"{stage}_metrics"])
 
+    @on_host
     def count(self, stage: str, loss: Tensor, hits: Tensor, tasks: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Counts a batch for the stage's metrics: mean loss (), hits (N,) bool, tasks (N,), logits and labels."""
         further = () if self.objective is None else (self.objective.predictions(logits.detach(), tasks), labels)

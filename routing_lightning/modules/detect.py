@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from routing_lightning.errors import NonFiniteError
+from routing_lightning.nn.tracing import on_host
 from routing_lightning.routers import Router, Trace
 
 if TYPE_CHECKING:
@@ -60,11 +61,13 @@ class Detector:
         if images.is_floating_point() and images.device.type == "cpu" and not finite(images):
             self._bad_images = tasks[~images.flatten(1).isfinite().all(1)].tolist()
 
+    @on_host
     def see_evaluation(self, module: "TaskClassifier", batch: int) -> None:
         """Tells of the images of a batch of an evaluation."""
         if self._bad_images:
             self._tell_or_keep(module, self._of_images(module, batch))
 
+    @on_host
     def see_loss(self, module: "TaskClassifier", batch: int, losses: Tensor, tasks: Tensor) -> None:
         """Looks at the losses (N,) or () of a batch before its backward pass; on a device the look comes later."""
         if losses.device.type != "cpu":
@@ -73,6 +76,7 @@ class Detector:
             self._tell_or_keep(module, self._of_loss(module, batch, losses, tasks))
         self._routes.append(Routed(module.current_epoch, batch, tasks, tasks[:, None]))
 
+    @on_host
     def see_route(self, module: "TaskClassifier", batch: int, trace: Trace, losses: Tensor) -> None:
         """Looks at policy and reward of a batch before its backward pass.
 
@@ -103,6 +107,7 @@ class Detector:
         trace.final_reward = torch.full_like(reward, torch.nan)  # so that all processes see it
         self._tell_or_keep(module, sentence)
 
+    @on_host
     def see_joint(self, module: "TaskClassifier", batch: int, trace: Trace) -> None:
         """Looks at the trace of all processes' samples, which is the same on all of them, before the router learns."""
         self._routes.append(Routed(module.current_epoch, batch, trace.tasks, trace.actions))
@@ -113,6 +118,7 @@ class Detector:
         if module.trainer.world_size > 1 and trace.final_reward is not None and not finite(trace.final_reward):
             self._meet(module)
 
+    @on_host
     def see_returns(self, module: "TaskClassifier", batch: int, trace: Trace) -> None:
         """Looks at the returns that the router has learned from."""
         if trace.returns is None or finite(trace.returns):

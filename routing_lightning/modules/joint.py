@@ -1,7 +1,7 @@
 """An auxiliary loss over the classes of all tasks together, on the features that the tasks share."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -71,9 +71,14 @@ class JointLoss(nn.Module):
             handle.remove()
 
 
-def watched(joint: JointLoss | None, network: nn.Module) -> Any:
+@contextmanager
+def watched(joint: JointLoss | None, network: nn.Module) -> Iterator[list[Tensor]]:
     """:meth:`JointLoss.watch`, or, without such a loss, nothing: an empty list."""
-    return nullcontext([]) if joint is None else joint.watch(network)
+    if joint is None:  # no nullcontext([]): torch.compile of torch 2.11 fails over it
+        yield []
+    else:
+        with joint.watch(network) as features:
+            yield features
 
 
 def check_joint_loss(weight: float) -> None:

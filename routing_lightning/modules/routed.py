@@ -31,6 +31,7 @@ from routing_lightning.modules.strategy import prepare_strategy
 from routing_lightning.networks.convnet import check_image_shape
 from routing_lightning.networks.paper import RoutingAllFC
 from routing_lightning.networks.routing import RoutingNetwork
+from routing_lightning.nn.tracing import on_host
 from routing_lightning.routers import Router, Trace, correctness_reward
 
 BODY = "a class that takes these three and holds routed layers, such as RoutingAllFC"
@@ -213,6 +214,7 @@ class RoutedClassifier(TaskClassifier):
         self.count_logits(stage, logits, tasks, labels)
         return {"prediction": self.predictions(logits, tasks), "trace": trace}
 
+    @on_host
     def noise(self, batch_idx: int) -> torch.Generator:
         """Source of a batch's action noise, on the host."""
         return torch.Generator().manual_seed(self.noise_key(batch_idx))
@@ -223,9 +225,17 @@ class RoutedClassifier(TaskClassifier):
         Returns:
             ``loss``: the detached mean loss; ``trace``: the trace of all processes' samples, for callbacks.
         """
-        images, tasks, labels = batch
+        images, tasks, _ = batch
         with watched(self.joint, self.network.body) as features:
             logits, trace = self.route(images, tasks, explore=True, generator=self.noise(batch_idx))
+        return self.learn(batch, batch_idx, logits, trace, features)
+
+    @on_host
+    def learn(
+        self, batch: Batch, batch_idx: int, logits: Tensor, trace: Trace, features: list[Tensor]
+    ) -> dict[str, Any]:
+        """What a training step does after the forward pass, of which the arguments come; returns what that returns."""
+        _, tasks, labels = batch
         hits = self.hits(logits, tasks, labels)
         if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging: an epoch for batch normalisation alone
             loss = self.losses(logits, tasks, labels, apart=False).mean().detach()

@@ -17,7 +17,7 @@ from routing_lightning.networks.stitch import StitchedPass, Stitches, alone
 from routing_lightning.nn.blocks import LinearBlocks
 from routing_lightning.nn.conv import ConvBlocks
 from routing_lightning.nn.tasks import checked_tasks
-from routing_lightning.nn.tracing import refuse_tracing
+from routing_lightning.nn.tracing import on_host, refuse_tracing
 from routing_lightning.routers.base import Router, RoutingSpec, Trace
 
 KINDS = ((ConvBlocks, "conv"), (LinearBlocks, "fc"))
@@ -138,17 +138,23 @@ class RoutingNetwork(nn.Module):
         if not self.calls:
             self.build(x)
         explore = self.training if explore is None else explore
-        if isinstance(tasks, Tensor):
-            tasks = tasks.cpu()
-        tasks = torch.zeros(len(x), dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
-        trace = self.router.start(tasks, explore=explore, generator=generator)
-        stitched = self._stitched(tasks, trace.actions)
+        trace = self._start(len(x), tasks, explore, generator)
+        stitched = self._stitched(trace.tasks, trace.actions)
         routing = RoutingPass(self, trace) if stitched is None else stitched
         with routing:
             x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
         routing.close()
         return x, trace
 
+    @on_host
+    def _start(self, count: int, tasks: Tensor | None, explore: bool, generator: torch.Generator | None) -> Trace:
+        """The trace of a batch of so many samples."""
+        if isinstance(tasks, Tensor):
+            tasks = tasks.cpu()
+        tasks = torch.zeros(count, dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
+        return self.router.start(tasks, explore=explore, generator=generator)
+
+    @on_host
     def _stitched(self, tasks: Tensor, actions: Tensor, depth: int = 0, learning: bool = True) -> StitchedPass | None:
         """A pass through stitched towers, if there are any by now; see :class:`StitchedPass`."""
         if self.stitches is None or not self.router.stays_from(self.stitches.first):
@@ -315,6 +321,7 @@ class RoutingPass(OpenPass):
         self.trace = trace
         self.actions: list[Tensor] = []  # of each depth so far
 
+    @on_host
     def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
         """Asks the router about the next depth and sends each sample through its block."""
         depth = len(self.actions)
@@ -333,6 +340,7 @@ class RoutingPass(OpenPass):
             return y
         return y * decision.weight.to(y).view(-1, *[1] * (y.dim() - 1))
 
+    @on_host
     def close(self) -> None:
         """Completes the trace."""
         self.check_whole(len(self.actions))

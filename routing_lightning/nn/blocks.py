@@ -10,7 +10,7 @@ from torch.nn.utils import skip_init
 from routing_lightning.errors import UsageError
 from routing_lightning.nn.dispatch import Route, routed_linear
 from routing_lightning.nn.norm import for_few_values, ordinary
-from routing_lightning.nn.tracing import refuse_tracing
+from routing_lightning.nn.tracing import on_host, refuse_tracing
 
 
 class _Reorder(torch.autograd.Function):
@@ -103,6 +103,11 @@ class Blocks(nn.Module):
             UsageError: if there is not one action per sample, in its range, or ``x`` does not fit the blocks.
         """
         refuse_tracing(self)
+        return self._send(x, actions)
+
+    @on_host
+    def _send(self, x: Tensor, actions: Tensor) -> Tensor:
+        """Sorts the samples by block and applies the blocks; see :meth:`forward`."""
         if len(actions) != len(x):
             raise UsageError(f"a layer got {len(actions)} actions for {len(x)} samples; give one per sample.")
         actions = actions.cpu()

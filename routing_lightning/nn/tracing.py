@@ -1,6 +1,8 @@
 """Tracing, which would take the route of the example for that of every batch."""
 
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -10,6 +12,16 @@ WAY_OUT = (
     "take the network of one task: `python train.py export CHECKPOINT --out DIR`, or specialise(task) of the "
     "RoutingNetwork, which is an ordinary network"
 )
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def on_host(function: Function) -> Function:
+    """Keeps a function out of what ``torch.compile`` compiles, since it works on the host, anew for each batch.
+
+    The compiler would take its NumPy for torch, compile it again for each route, and fail where inference mode begins.
+    """
+    return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
 
 # Asked itself while compiling: torch 2.11 answers "exporting" to all that it compiles.

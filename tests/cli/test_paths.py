@@ -39,10 +39,21 @@ def home(tmp_path, monkeypatch) -> Path:
         ("c://x", "c://x"),  # a drive of Windows
         ("", ""),
         (Path("~/x"), "{home}/x"),
+        ("$HOME/a b", "{home}/a b"),
+        ("${HOME}x", "{home}x"),
+        ("file://$HOME/x", "{home}/x"),
+        ("a/$", "a/$"),
     ],
 )
 def test_paths_as_people_write_them(given, path, home):
     assert local_path(given) == path.format(home=home)
+
+
+def test_a_variable_that_is_not_set_is_told_and_a_name_that_is_there_is_kept(home):
+    with pytest.raises(UsageError, match="names the variable NOBODY_SETS_THIS, which is not set"):
+        local_path("$NOBODY_SETS_THIS/x")
+    Path("a$NOBODY_SETS_THIS").mkdir()
+    assert local_path("a$NOBODY_SETS_THIS") == "a$NOBODY_SETS_THIS"
 
 
 @pytest.mark.parametrize("given", ["memory://x", "s3://b/x", "gs://x", "https://h/x", Path("memory://x"), "MEMORY://x"])
@@ -64,7 +75,7 @@ def test_every_path_of_the_command_line_may_begin_at_home(home):
     board = f"{{class_path: TensorBoardLogger, init_args: {{save_dir: file://{home}/tb}}}}"
     words = [f"--trainer.callbacks=[{save}]", f"--trainer.logger=[{csv}, {board}]"]
     main(["fit", f"--config={DIGITS}", *SHORT, "--trainer.default_root_dir=~/root", *words, "--record=[RouteRecorder]"])
-    main(["test", "--ckpt_path=~/kept/one.ckpt", *SHORT, "--trainer.default_root_dir=~/runs"])
+    main(["test", "--ckpt_path=~/kept/one.ckpt", *SHORT, "--trainer.default_root_dir=$HOME/runs"])
     main(["report", "~/logs", "--out=~/report"])
     main(["plot", "~/logs", "--out=~/plots"])
     main(["prune", "~/kept/one.ckpt", "--out=~/pruned.ckpt"])

@@ -262,6 +262,24 @@ def test_misspelt_words_name_the_nearest(option, nearest, capsys):
     assert f"did you mean {nearest}?" in refused(capsys, "fit", f"--config={DIGITS}", option)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("{nonsense: 1}", "Option 'nonsense' is not accepted by DDPStrategy"),
+        ("{timeout: soon}", "trainer.strategy.timeout"),
+        (
+            "{process_group_backend: nccl}",
+            "trainer.strategy refuses its values: ProcessGroupNCCL is only",
+        ),
+    ],
+)
+def test_a_strategy_that_is_given_as_a_class_tells_which_option_is_wrong(options, said, tmp_path, capsys):
+    strategy = f"{{class_path: lightning.pytorch.strategies.DDPStrategy, init_args: {options}}}"
+    words = [f"--config={DIGITS}", *SHORT, f"--trainer.default_root_dir={tmp_path}", f"--trainer.strategy={strategy}"]
+    assert said in refused(capsys, "fit", *words)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_part_that_is_missing_says_where_it_comes_from(capsys):
     configs = ROOT / "configs"
     assert "configs/data" in refused(capsys, "fit", f"--config={configs / 'methods' / 'wpl.yaml'}")

@@ -20,7 +20,7 @@ from torch import nn
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
 from routing_lightning.networks import TaskSpecific
-from tests.conftest import ToyDataModule, toy_features
+from tests.conftest import ToyDataModule, toy_features, toy_model
 from tests.modules.test_resume import MODELS, fit
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
@@ -172,6 +172,29 @@ def test_a_compiled_network_takes_the_route_of_each_batch():
         torch.testing.assert_close(compiled(IMAGES, tasks), model(IMAGES, tasks))
 
 
+def test_a_trainer_runs_a_compiled_model_as_it_runs_the_model(capfd):
+    """What works on the host is left alone: it would be compiled anew for each route, and fail in inference mode."""
+
+    def figures(compiled):
+        model = toy_model(joint_loss=0.3)
+        trainer = Trainer(**QUIET, enable_checkpointing=False, max_epochs=1, limit_train_batches=3, limit_val_batches=2)
+        given, data = torch.compile(model, backend="eager") if compiled else model, ToyDataModule()
+        trainer.fit(given, data)
+        found = {key: value.item() for key, value in trainer.callback_metrics.items()}
+        return found | trainer.validate(given, data, verbose=False)[0]
+
+    assert figures(compiled=True) == pytest.approx(figures(compiled=False))
+    assert "recompile" not in capfd.readouterr().err
+
+
+def test_a_compiled_baseline_trains_and_evaluates():
+    model = MODELS["baseline"]()
+    compiled = torch.compile(model, backend="eager")
+    compiled(IMAGES, TASKS).sum().backward()
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(IMAGES, TASKS), model(IMAGES, TASKS))
+
+
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +203,15 @@ def test_several_processes_make_no_noise_about_metrics(monkeypatch, recwarn):
     result.warning_cache.clear()
     fit(MODELS["routed"]())
     assert not [str(warning.message) for warning in recwarn if "sync_dist" in str(warning.message)]
+
+
+def test_a_run_from_python_says_nothing_of_how_batches_are_handed_on(recwarn):
+    model, data = MODELS["routed"](), ToyDataModule()
+    trainer, _ = fit(model)
+    trainer.validate(model, data, verbose=False)
+    trainer.predict(model, data)
+    said = [str(warning.message) for warning in recwarn]
+    assert not [text for text in said if "have overridden" in text or "LeafSpec" in text]
 
 
 @pytest.mark.parametrize("name", ["baseline"])

@@ -139,7 +139,7 @@ class RoutingNetwork(nn.Module):
             self.build(x)
         explore = self.training if explore is None else explore
         trace = self._start(len(x), tasks, explore, generator)
-        stitched = self._stitched(trace.tasks, trace.actions)
+        stitched = self._stitched(trace.tasks)
         routing = RoutingPass(self, trace) if stitched is None else stitched
         with routing:
             x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
@@ -155,11 +155,11 @@ class RoutingNetwork(nn.Module):
         return self.router.start(tasks, explore=explore, generator=generator)
 
     @on_host
-    def _stitched(self, tasks: Tensor, actions: Tensor, depth: int = 0, learning: bool = True) -> StitchedPass | None:
-        """A pass through stitched towers, if there are any by now; see :class:`StitchedPass`."""
-        if self.stitches is None or not self.router.stays_from(self.stitches.first):
+    def _stitched(self, tasks: Tensor) -> StitchedPass | None:
+        """A pass through stitched towers, if there are any by now; tasks: (N,)."""
+        if self.stitches is None or not self.router.is_over:
             return None
-        return StitchedPass(self.calls, self.stitches, self.router.routes(), tasks, actions, depth, learning)
+        return StitchedPass(self.calls, self.stitches, self.router.routes(), tasks)
 
     def _run_and_keep(self, x: Tensor, trace: Trace) -> Tensor:
         """Runs the body, and keeps what :meth:`otherwise` needs."""
@@ -205,9 +205,7 @@ class RoutingNetwork(nn.Module):
             for parameter in layer.blocks.block_parameters(block)
         ]
         x: Tensor = kept.x
-        stitched = self._stitched(trace.tasks, actions, kept.start.depth, learning=False)
-        forced = ForcedPass(self.calls, actions, kept.start.depth) if stitched is None else stitched
-        with as_before(kept, parts, tried), forced:
+        with as_before(kept, parts, tried), ForcedPass(self.calls, actions, kept.start.depth):
             for part in parts:
                 x = part(x)
         return x
@@ -243,7 +241,7 @@ class RoutingNetwork(nn.Module):
             weight = self.router.decide(trace, torch.empty(1, 0), depth).weight
             block = alone(layer, action)
             blocks.append(block if weight is None else nn.Sequential(block, Scale(weight.detach()[0])))
-        if self.stitches is not None and self.router.stays_from(self.stitches.first):
+        if self.stitches is not None and self.router.is_over:
             blocks[self.stitches.first :] = self.stitches.specialise(self.calls, routes, task)
         # The copy holds the routed layers themselves, which the blocks then replace: theirs are not copied in vain.
         body = copy.deepcopy(self.body, {id(layer): layer for layer in self.calls})

@@ -85,30 +85,17 @@ class StitchedPass(OpenPass):
         stitches: what mixes.
         routes: (T, D), the route of each task.
         tasks: (N,) on the host.
-        actions: (N, D), the action of each sample, in the towers that of its task's route.
-        depth: number of routed layers that were called before, at most those below the towers.
-        learning: whether the mixtures get a gradient.
     """
 
-    def __init__(
-        self,
-        calls: Sequence[RoutedLayer],
-        stitches: Stitches,
-        routes: Tensor,
-        tasks: Tensor,
-        actions: Tensor,
-        depth: int = 0,
-        learning: bool = True,
-    ) -> None:
+    def __init__(self, calls: Sequence[RoutedLayer], stitches: Stitches, routes: Tensor, tasks: Tensor) -> None:
         super().__init__(calls)
         self.first = stitches.first
         firsts, own = stitches.towers(routes)
-        self.actions = actions
+        self.actions = routes[tasks]  # (N, D)
         self.paths = routes[firsts]  # (P, D)
         self.own = own[tasks]  # (N,)
-        mixtures = stitches.mixtures(firsts)
-        self.mixtures = mixtures if learning else [mixing.detach() for mixing in mixtures]
-        self.depth = depth
+        self.mixtures = stitches.mixtures(firsts)
+        self.depth = 0
 
     def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
         """Below the towers (N, ...) -> (N, ...), within them up to (P * N, F), out of them (N, F)."""

@@ -137,7 +137,7 @@ class Router(nn.Module):
     Attributes:
         uses_state: whether decisions depend on the activations. If not, :meth:`start` fills in all actions.
         stitch: whether cross-stitch units mix the fully connected layers of all tasks' routes, as soon as these stay
-            (:meth:`stays_from`); see :class:`~routing_lightning.networks.Stitches`.
+            (:attr:`is_over`); see :class:`~routing_lightning.networks.Stitches`.
         joint: whether :meth:`learn` steps with gradients that the network's backward pass leaves, by way of
             :meth:`auxiliary_loss`.
         spec: what there is to decide, known after :meth:`build`.
@@ -231,8 +231,9 @@ class Router(nn.Module):
         """Blocks to be copied now, with what the optimizer keeps of them; asked once after each :meth:`learn`."""
         return []
 
-    def stays_from(self, depth: int) -> bool:
-        """Whether the routes of tasks at a depth, from 0, and all behind it stay as they are from now on."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the routes of tasks stay as they are from now on."""
         return False
 
     def hold_tasks(self, count: int) -> None:

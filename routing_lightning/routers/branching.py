@@ -74,7 +74,7 @@ class BranchingRouter(HostModule, Router):
         certainty: probability of its favourite from which on a task is certain, or all together, in (0.5, 1).
         quorum: share of the tasks that must be certain for a depth to close, in (0, 1].
         most: bound of a gain, above 0: a single sample must not decide.
-        stitch: mix the fully connected layers of all tasks' routes by cross-stitch units once these are settled, see
+        stitch: mix the fully connected layers of all tasks' routes by cross-stitch units once the search is over, see
             :class:`~routing_lightning.networks.Stitches`.
 
     Attributes:
@@ -268,10 +268,6 @@ class BranchingRouter(HostModule, Router):
     def is_comparing(self) -> bool:
         """Whether a depth is open and its blocks have learned enough to be compared."""
         return self.open_depth is not None and int(self.waited) >= self.settle * int(self.longest)
-
-    def stays_from(self, depth: int) -> bool:
-        """Whether nothing is asked any more at a depth, from 0, and behind it."""
-        return all(asked < depth for asked in self.depths[int(self.closed) :])
 
     def _advance(self) -> None:
         """Closes the open depth and opens the next one, each if it is time."""

@@ -91,7 +91,8 @@ class FixedRoutes(HostModule, Router):
             )
         return torch.tensor(rows, dtype=torch.long)
 
-    def stays_from(self, depth: int) -> bool:
+    @property
+    def is_over(self) -> bool:
         """Always: the routes stay from the start."""
         return True
 

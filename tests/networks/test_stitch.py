@@ -124,35 +124,6 @@ def test_nothing_is_mixed_while_a_search_goes_on():
     assert router.is_over
 
 
-def test_towers_are_mixed_while_convolutions_are_asked_and_learn_nothing_from_what_might_have_been():
-    torch.manual_seed(0)
-    router = BranchingRouter(begin=0, stage=2, settle=0, shortest=1, certainty=0.51, stitch=True)
-    whole = RoutingNetwork(BODIES["all layers"](), router, T, IMAGES).double()
-    plain_router = BranchingRouter(begin=0, stage=2, settle=0, shortest=1, certainty=0.51)
-    plain = RoutingNetwork(BODIES["all layers"](), plain_router, T, IMAGES).double()
-    plain.body = whole.body
-    plain.calls, plain.layers = whole.calls, whole.layers
-    for network in (whole, plain):  # nothing is open yet
-        network.router.learn(network(IMAGES.double(), TASKS)[1])
-    seen = 0
-    for _ in range(10):
-        mixed_now = router.stays_from(whole.stitches.first)
-        assert mixed_now == (router.closed >= 3)
-        traces = []
-        for network in (whole, plain):
-            network.zero_grad(set_to_none=True)
-            output, trace = network(IMAGES.double(), TASKS, generator=torch.Generator().manual_seed(1))
-            other = network.otherwise(trace)
-            other.square().sum().backward()
-            traces.append((output, other, [p.grad for p in whole.body.parameters()]))
-            trace.final_reward, trace.alternative_reward = output.detach().sum(1), other.detach().sum(1)
-            network.router.learn(trace)
-        assert all(mixing.grad is None for mixing in whole.stitches.mixing)
-        torch.testing.assert_close(*traces)  # the matrices are the identity still
-        seen += mixed_now
-    assert seen == 4 and router.is_over
-
-
 def test_only_the_towers_cost_more():
     rows = []
     whole = mixed(network("all layers"))

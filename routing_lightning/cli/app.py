@@ -555,6 +555,12 @@ def failed_callback(error: BaseException) -> str | None:
     return found
 
 
+def is_restoring(error: BaseException) -> bool:
+    """Whether an error was raised while Lightning handed on the state that a checkpoint holds."""
+    modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return "lightning.pytorch.trainer.connectors.checkpoint_connector" in modules
+
+
 def refused_strategy(given: Any) -> str | None:
     """What is wrong with a strategy given as a class, which the parser passes on as a word where it does not fit."""
     if not isinstance(given, str) or not given.lstrip().startswith("{"):
@@ -641,6 +647,12 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
     ):
         sentence = " ".join(str(error).split()).rstrip(".")
         return UsageError(f"trainer.strategy refuses its values: {sentence}; mend its init_args.")
+    if is_restoring(error) and not isinstance(error, (UsageError, MisconfigurationException)):
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        return UsageError(
+            f"the state in the checkpoint cannot be taken over ({type(error).__name__}: {reason}); give an unbroken "
+            "one, or begin a new run with its weights (--weights in place of --ckpt_path)."
+        )
     callback = None if isinstance(error, UsageError) else failed_callback(error)
     if callback is not None and callback != "NoneType":
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -705,6 +717,7 @@ def run(words: list[str]) -> RoutingCLI:
         TypeError,
         AttributeError,
         ArithmeticError,
+        LookupError,
         RuntimeError,
         OSError,
         ImportError,

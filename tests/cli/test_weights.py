@@ -50,6 +50,26 @@ def same(cli, checkpoint, *, router: bool = True) -> bool:
     return all(torch.equal(own[name], checkpoint["state_dict"][name]) for name in names)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"loops": {"fit_loop": {"state_dict": {}}}},
+        {"callbacks": {"RouteRecorder": "text"}},
+        {"callbacks": [1]},
+    ],
+    ids=str,
+)
+def test_a_state_that_cannot_be_taken_over_is_told_in_a_sentence(damage, run, tmp_path, capsys):
+    path = tmp_path / "damaged.ckpt"
+    torch.save({**run[2], **damage}, path)
+    words = [f"--ckpt_path={path}", f"--trainer.default_root_dir={tmp_path}"]
+    with pytest.raises(SystemExit):
+        main(["fit", *words, *SHORT, "--trainer.max_epochs=2", "--record=[RouteRecorder]"])
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "the state in the checkpoint cannot be taken over" in sentence and "--weights" in sentence
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("given", ["path", "last", "best"])
 def test_a_run_begins_with_weights_and_policies_and_nothing_else(given, run, tmp_path, capsys, monkeypatch):
     folder, path, checkpoint = run

@@ -65,7 +65,7 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(
     def train(run: matrix.Run, values: dict[str, Any]) -> dict[str, Any]:
         tried.append(run.method)
         assert values == {**PLACES, "epoch": 7, "blocks": 11}
-        if run.method == "all private" and len(tried) < 7:
+        if run.method == "all private" and len(tried) <= len(MATRIX["methods"]):
             raise RuntimeError("error: no room")
         return {"accuracy": 50.0, "seconds": 1.0, "images": [9] * 10, "private": None}
 
@@ -76,8 +76,8 @@ def test_what_is_done_is_not_done_again_and_what_failed_is(
     assert "all private, seed 0 failed: error: no room" in capsys.readouterr().out
     assert tried == list(MATRIX["methods"])
     assert runner.run_all(wanted, file, PLACES) == []
-    assert tried[6:] == ["all private"]
-    assert len(runner.rows(file)) == 6
+    assert tried[len(MATRIX["methods"]) :] == ["all private"]
+    assert len(runner.rows(file)) == len(MATRIX["methods"])
     assert {row["key"] for row in runner.rows(file)} == {run.key for run in wanted}
     assert runner.rows(file)[0] | {"commit": "", "key": ""} == {
         "regime": "Digits-MTL", "method": "all shared", "seed": 0, "epochs": 10, "accuracy": 50.0, "seconds": 1.0,

@@ -335,7 +335,10 @@ def test_plateau_scheduler_follows_its_metric():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr_scheduler": lambda o: ReduceLROnPlateau(o, monitor="nope")}, "monitors 'nope'.*val/loss"),
+        (
+            {"lr_scheduler": lambda o: ReduceLROnPlateau(o, monitor="nope")},
+            "monitor of lr_scheduler ReduceLROnPlateau is 'nope'.*val/loss",
+        ),
         ({"lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau}, "lightning.pytorch.cli.ReduceLROnPlateau"),
         (
             {

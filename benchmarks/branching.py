@@ -25,9 +25,9 @@ def branching(device: str, depth: int | None, stitch: bool = False) -> RoutedSte
     return step
 
 
-def stitched(device: str) -> RoutedStep:
-    """A step in which each task has fully connected layers of its own, which cross-stitch units mix."""
-    step = branching(device, None, stitch=True)
+def parted(device: str, stitch: bool) -> RoutedStep:
+    """A step in which each task has fully connected layers of its own, which cross-stitch units may mix."""
+    step = branching(device, None, stitch)
     assert isinstance(step.router, BranchingRouter)
     step.router.routes_so_far[:, -3:] = 1
     return step
@@ -42,7 +42,8 @@ def compare(size: int, options: Options) -> Table:
     ways: dict[str, Way] = {
         "plain": partial(plain, batch),
         "after the search": partial(branching(device, None), batch),
-        "after the search, stitched": partial(stitched(device), batch),
+        "after the search, layers 5 to 7 private": partial(parted(device, stitch=False), batch),
+        "the same, stitched": partial(parted(device, stitch=True), batch),
     }
     for depth in (DEPTHS - 1, 3, 0):
         ways[f"search at layer {depth + 1} of {DEPTHS}"] = partial(branching(device, depth), batch)

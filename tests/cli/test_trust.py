@@ -189,9 +189,14 @@ def test_what_a_training_takes_beside_goes_through_the_same_door(place, option, 
     assert not (planted / "imported").exists()
 
 
-@pytest.mark.parametrize("place", OF_TRAINING)
-@pytest.mark.parametrize("name", HARMFUL)
-@pytest.mark.parametrize("form", ["text", "part", "list"])
+def pairs(places, forms):
+    """Each name in each place, in one of the forms; each name and each place in all of them."""
+    return [
+        (place, name, forms[(i + j) % len(forms)]) for i, place in enumerate(places) for j, name in enumerate(HARMFUL)
+    ]
+
+
+@pytest.mark.parametrize(("place", "name", "form"), pairs(OF_TRAINING, ["text", "part", "list"]))
 def test_harmful_names_are_refused_there(place, name, form, checkpoint, tmp_path):
     from routing_lightning.cli.checkpoints import OF_RUN, config_of
 
@@ -205,9 +210,7 @@ def test_harmful_names_are_refused_there(place, name, form, checkpoint, tmp_path
     assert not (tmp_path / "called").exists()
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", HARMFUL)
-@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize(("place", "name", "as_text"), pairs(PLACES, [True, False]))
 def test_harmful_names_are_refused_in_every_place(place, name, as_text, checkpoint, tmp_path):
     from routing_lightning.cli.checkpoints import config_of
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from routing_lightning.errors import UsageError
 from routing_lightning.networks.probe import Call
 from routing_lightning.networks.routed_layer import OpenPass, RoutedLayer
+from routing_lightning.nn.tracing import on_host
 
 
 class Stitches(nn.Module):
@@ -97,6 +98,7 @@ class StitchedPass(OpenPass):
         self.mixtures = stitches.mixtures(firsts)
         self.depth = 0
 
+    @on_host
     def apply(self, layer: RoutedLayer, x: Tensor) -> Tensor:
         """Below the towers (N, ...) -> (N, ...), within them up to (P * N, F), out of them (N, F)."""
         self.check_next(layer, self.depth)
@@ -116,6 +118,7 @@ class StitchedPass(OpenPass):
             x = torch.einsum("ij,jnf->inf", mixing, v).flatten(0, 1)
         return layer.blocks(x, self.paths[:, depth].repeat_interleave(count))  # type: ignore[no-any-return]
 
+    @on_host
     def close(self) -> None:
         """Checks that the pass was whole."""
         self.check_whole(self.depth)

@@ -20,6 +20,7 @@ from torch import nn
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
 from routing_lightning.networks import TaskSpecific
+from routing_lightning.routers import FixedRoutes
 from tests.conftest import ToyDataModule, toy_features, toy_model
 from tests.modules.test_resume import MODELS, fit
 
@@ -172,11 +173,16 @@ def test_a_compiled_network_takes_the_route_of_each_batch():
         torch.testing.assert_close(compiled(IMAGES, tasks), model(IMAGES, tasks))
 
 
-def test_a_trainer_runs_a_compiled_model_as_it_runs_the_model(capfd):
+@pytest.mark.parametrize(
+    "make",
+    [partial(toy_model, joint_loss=0.3), lambda: toy_model(router=FixedRoutes("own", stitch=True))],
+    ids=["joint loss", "stitched"],
+)
+def test_a_trainer_runs_a_compiled_model_as_it_runs_the_model(make, capfd):
     """What works on the host is left alone: it would be compiled anew for each route, and fail in inference mode."""
 
     def figures(compiled):
-        model = toy_model(joint_loss=0.3)
+        model = make()
         trainer = Trainer(**QUIET, enable_checkpointing=False, max_epochs=1, limit_train_batches=3, limit_val_batches=2)
         given, data = torch.compile(model, backend="eager") if compiled else model, ToyDataModule()
         trainer.fit(given, data)

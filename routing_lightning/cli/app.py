@@ -64,6 +64,9 @@ ABOVE_ZERO = ("val_check_interval", "check_val_every_n_epoch", "num_nodes")
 # What stands for no checkpoint.
 NO_CHECKPOINT = (None, "", "null")
 
+# Options that say how long a training is.
+LIMITS = ("max_epochs", "max_steps", "max_time")
+
 # Words for a checkpoint that Lightning itself understands.
 LIGHTNINGS = ("hpc", "registry")
 
@@ -97,16 +100,11 @@ class SaveConfig(SaveConfigCallback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the config, as YAML text, with the batch size that BatchSizeFinder may have found."""
-        data, found = (
-            self.config.get("data.init_args"),
-            getattr(getattr(trainer, "datamodule", None), "batch_size", None),
-        )
+        data = self.config.get("data.init_args")
+        found = getattr(getattr(trainer, "datamodule", None), "batch_size", None)
         if found is not None and data is not None and "batch_size" in data:
             data["batch_size"] = found
         checkpoint[CONFIG_KEY] = self.parser.dump(self.config, skip_none=False)
-
-
-LIMITS = ("max_epochs", "max_steps", "max_time")  # of the length of a training
 
 
 class RoutingCLI(LightningCLI):

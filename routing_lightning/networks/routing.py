@@ -139,9 +139,7 @@ class RoutingNetwork(nn.Module):
             self.build(x)
         explore = self.training if explore is None else explore
         trace = self._start(len(x), tasks, explore, generator)
-        stitched = self._stitched(trace.tasks)
-        routing = RoutingPass(self, trace) if stitched is None else stitched
-        with routing:
+        with self._pass(trace) as routing:
             x = self.body(x) if trace.alternatives is None else self._run_and_keep(x, trace)
         routing.close()
         return x, trace
@@ -154,12 +152,18 @@ class RoutingNetwork(nn.Module):
         tasks = torch.zeros(count, dtype=torch.long) if tasks is None else checked_tasks(tasks, self.num_tasks)
         return self.router.start(tasks, explore=explore, generator=generator)
 
+    @property
+    def _towers(self) -> Stitches | None:
+        """What mixes the tasks' routes, once these stay."""
+        return self.stitches if self.router.is_over else None
+
     @on_host
-    def _stitched(self, tasks: Tensor) -> StitchedPass | None:
-        """A pass through stitched towers, if there are any by now; tasks: (N,)."""
-        if self.stitches is None or not self.router.is_over:
-            return None
-        return StitchedPass(self.calls, self.stitches, self.router.routes(), tasks)
+    def _pass(self, trace: Trace) -> "RoutingPass | StitchedPass":
+        """The pass of a batch, through stitched towers if there are any by now."""
+        towers = self._towers
+        if towers is None:
+            return RoutingPass(self, trace)
+        return StitchedPass(self.calls, towers, self.router.routes(), trace.tasks)
 
     def _run_and_keep(self, x: Tensor, trace: Trace) -> Tensor:
         """Runs the body, and keeps what :meth:`otherwise` needs."""
@@ -241,8 +245,9 @@ class RoutingNetwork(nn.Module):
             weight = self.router.decide(trace, torch.empty(1, 0), depth).weight
             block = alone(layer, action)
             blocks.append(block if weight is None else nn.Sequential(block, Scale(weight.detach()[0])))
-        if self.stitches is not None and self.router.is_over:
-            blocks[self.stitches.first :] = self.stitches.specialise(self.calls, routes, task)
+        towers = self._towers
+        if towers is not None:
+            blocks[towers.first :] = towers.specialise(self.calls, routes, task)
         # The copy holds the routed layers themselves, which the blocks then replace: theirs are not copied in vain.
         body = copy.deepcopy(self.body, {id(layer): layer for layer in self.calls})
         return put_in_place(body, self.calls, blocks).eval()

@@ -421,7 +421,7 @@ class BranchingRouter(HostModule, Router):
             gain = (trace.final_reward - trace.alternative_reward).clamp(-self.most, self.most)
             trace.returns = torch.zeros(trace.actions.shape, dtype=torch.float32)
             trace.returns[:, depth] = gain.where(trace.alternatives[:, depth] >= 0, 0.0)
-            if int(self.waited) >= self.settle * int(self.longest):
+            if self.is_comparing:
                 self.decider.learner.learn(self.decider.policy, self._seen(trace, depth))
         if not self.is_over:
             self.batches += 1

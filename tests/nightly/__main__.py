@@ -66,7 +66,7 @@ def run(case: Case) -> dict[str, Outcome]:
         for number, (column, words) in enumerate(case.steps.items()):
             folder = Path(name) if "fit" in case.steps else Path(name) / str(number)
             folder.mkdir(exist_ok=True)
-            found[column] = Place(folder).run(words, case.apart).judged(column in case.refused, case.warns)
+            found[column] = Place(folder).run(words, case.apart).judged(column in case.refused, column in case.warns)
             if not found[column].right:
                 print(f"WRONG {case.row} | {column}: {found[column].cell} {found[column].told}\n  {' '.join(words)}")
     return found

@@ -295,8 +295,9 @@ class RoutingCLI(LightningCLI):
         given = config.get("model.init_args") or {}
         by_hand = {size: given[size] for size in SIZES if given.get(size) is not None}
         self.claim_folder(config)
-        # No state of callbacks is needed to evaluate, and the Tuner goes back to a checkpoint of its own.
-        if self.subcommand != "fit" or config.get("ckpt_path") is None:
+        # No state of callbacks is needed to evaluate, the Tuner goes back to a checkpoint of its own, and where the
+        # run's config is known it is told which of its callbacks are other ones.
+        if self.subcommand != "fit" or config.get("ckpt_path") is None or self.so_far is not None:
             warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint need to be provided.*")
         super().instantiate_classes()
         if not config.get("detect", True):
@@ -388,16 +389,15 @@ class RoutingCLI(LightningCLI):
         if self.length_given or trainer.fast_dev_run or not trainer.is_global_zero:  # type: ignore[attr-defined]
             return
         time = self.trainer_options().get("max_time")
-        most = [
-            f"{trainer.max_epochs:,} epochs" if trainer.max_epochs not in (None, -1) else "",
-            f"{trainer.max_steps:,} steps" if trainer.max_steps != -1 else "",
-            f"{time} of time (max_time)" if time else "",
-        ]
-        words = " or ".join(filter(None, most)) or "no end but Ctrl-C"
-        print(
-            f"the training has {words}, of the config or by default; --trainer.max_epochs sets another length",
-            flush=True,
-        )
+        most = {
+            "max_epochs": f"{trainer.max_epochs:,} epochs" if trainer.max_epochs not in (None, -1) else "",
+            "max_steps": f"{trainer.max_steps:,} steps" if trainer.max_steps != -1 else "",
+            "max_time": f"{time} of time (max_time)" if time else "",
+        }
+        words = " or ".join(filter(None, most.values())) or "no end but Ctrl-C"
+        options = " or ".join(f"--trainer.{option}" for option, has in most.items() if has) or "--trainer.max_epochs"
+        sets = "set" if " or " in options else "sets"
+        print(f"the training has {words}, of the config or by default; {options} {sets} another length", flush=True)
 
     # -- what is said at the end ---------------------------------------------------------------------------------------
 

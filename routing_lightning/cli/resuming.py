@@ -34,7 +34,7 @@ def drop_repeated(trainer: Any) -> None:
 
 
 def differences(saved: dict[str, Any], own: dict[str, Any]) -> Iterator[str]:
-    """Says of each option of the Trainer, and of the seed, that is another one than in the run so far.
+    """Says of the seed, of what is recorded and of each option of the Trainer that it is another one than so far.
 
     Args:
         saved: the config of the run so far; parts of it may be missing.
@@ -42,12 +42,18 @@ def differences(saved: dict[str, Any], own: dict[str, Any]) -> Iterator[str]:
     """
     if "seed_everything" in saved and saved["seed_everything"] != own.get("seed_everything"):
         yield f"seed_everything is {own.get('seed_everything')}, no longer {saved['seed_everything']}"
+    if "record" in saved and saved["record"] != own.get("record"):
+        yield _difference("record", saved["record"], own.get("record"))
     before, now = saved.get("trainer", {}), own.get("trainer", {})
     for option in now:
         if option not in before or option in PLACES or before[option] == now[option]:
             continue
-        was, has = _described(before[option]), _described(now[option])
-        yield f"trainer.{option} " + (f"has other values, still {has}" if was == has else f"is {has}, no longer {was}")
+        yield _difference(f"trainer.{option}", before[option], now[option])
+
+
+def _difference(option: str, before: Any, now: Any) -> str:
+    was, has = _described(before), _described(now)
+    return f"{option} " + (f"has other values, still {has}" if was == has else f"is {has}, no longer {was}")
 
 
 def _described(value: Any) -> str:

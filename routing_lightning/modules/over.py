@@ -1,11 +1,12 @@
 """Runs that were over when they were to go on."""
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
@@ -72,6 +73,16 @@ def why_over(trainer: L.Trainer, stopped: str | None) -> str:
         return "trainer.limit_train_batches is 0"
     if trainer.max_steps != -1 and steps >= trainer.max_steps:
         return f"the run has made {steps} steps, and trainer.max_steps is {trainer.max_steps}; give more to go on"
-    if stopped is not None and epochs != trainer.max_epochs:
+    if trainer.max_epochs not in (None, -1) and epochs >= trainer.max_epochs:
+        return f"the run has made {epochs} epochs, and trainer.max_epochs is {trainer.max_epochs}; give more to go on"
+    if stopped is not None:
         return f"{stopped}; to go on, give it other options, or leave it out of trainer.callbacks"
-    return f"the run has made {epochs} epochs, and trainer.max_epochs is {trainer.max_epochs}; give more to go on"
+    for timer in (one for one in trainer.callbacks if isinstance(one, Timer)):  # type: ignore[attr-defined]
+        if (left := timer.time_remaining()) is not None and left <= 0:
+            made = timer.time_elapsed()
+            times = [str(timedelta(seconds=round(time))) for time in (made, made + left)]
+            return (
+                f"the run has trained for {times[0]}, and trainer.max_time, or the duration of its Timer, is "
+                f"{times[1]}; give more to go on"
+            )
+    return f"a callback has stopped the run after {epochs} epochs; to go on, give it other options, or leave it out"

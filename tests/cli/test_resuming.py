@@ -64,18 +64,23 @@ def test_a_run_goes_on_with_its_own_config_and_says_nothing_of_it(run, tmp_path,
 
 
 @pytest.mark.parametrize("source", ["words", "config"])
-def test_what_is_given_wins_and_is_told(source, run, tmp_path, capsys):
+def test_what_is_given_wins_and_is_told(source, run, tmp_path, capsys, recwarn):
     more = tmp_path / "more.yaml"
-    more.write_text("trainer: {check_val_every_n_epoch: 2, limit_val_batches: 2, callbacks: null}\n")
+    more.write_text(
+        "record: [TaskAccuracy]\ntrainer: {check_val_every_n_epoch: 2, limit_val_batches: 2, callbacks: null}"
+    )
     words = ["--trainer.check_val_every_n_epoch=2", "--trainer.limit_val_batches=2", "--trainer.callbacks=null"]
+    words.append("--record=[TaskAccuracy]")
     cli = go_on(run, tmp_path, *(words if source == "words" else [f"--config={more}"]), "--seed_everything=5")
     assert cli.trainer.check_val_every_n_epoch == 2 and cli.trainer.max_epochs == 2
     assert said(capsys).splitlines() == [
         "seed_everything is 5, no longer 0",
+        "record is [TaskAccuracy], no longer null",
         "trainer.callbacks is null, no longer [EarlyStopping, ModelCheckpoint]",
         "trainer.limit_val_batches is 2, no longer 1",
         "trainer.check_val_every_n_epoch is 2, no longer 1",
     ]
+    assert not [one for one in recwarn if "callbacks used to create" in str(one.message)]  # Lightning's, in other words
 
 
 def test_options_of_callbacks_and_callbacks_are_added_to_those_of_the_run(run, tmp_path, capsys):

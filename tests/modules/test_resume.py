@@ -483,14 +483,22 @@ def test_a_run_that_was_stopped_early_stays_so(model, stops, goes_on, tmp_path, 
     assert without.current_epoch == epochs + 2
 
 
-@pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 7}])
-def test_a_run_that_is_over_has_its_averages_and_says_so(options, tmp_path, caplog):
+ENDS = {
+    "made 2 epochs, and trainer.max_epochs is 2;": {"max_epochs": 2},
+    "made 7 steps, and trainer.max_steps is 7;": {"max_epochs": -1, "max_steps": 7},
+    "trained for 0:00:00, and trainer.max_time,": {"max_epochs": -1, "max_time": {"microseconds": 1}},
+    "trained for 0:00:00, and trainer.max_time, or": {"max_epochs": 9, "max_time": {"microseconds": 1}},
+}
+
+
+@pytest.mark.parametrize(("limit", "options"), ENDS.items())
+def test_a_run_that_is_over_has_its_averages_and_says_so(limit, options, tmp_path, caplog):
     average = partial(EMAWeightAveraging, decay=0.9)
     whole, _ = fit(routed(), average(), ModelCheckpoint(tmp_path, filename="end", save_last=True), **options)
     path = sorted(tmp_path.glob("*.ckpt"))[-1]
     again, _ = fit(routed(), average(), ckpt_path=path, **options)
-    limit = "max_steps is 7" if "max_steps" in options else "max_epochs is 2"
-    assert "nothing was trained: the run has made " in caplog.text and limit in caplog.text
+    assert again.global_step == whole.global_step
+    assert f"nothing was trained: the run has {limit}" in caplog.text
     for name, value in whole.lightning_module.state_dict().items():
         assert torch.equal(value, again.lightning_module.state_dict()[name]), name
 

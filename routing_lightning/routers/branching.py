@@ -211,13 +211,27 @@ class BranchingRouter(HostModule, Router):
             )
         self.first.fill_(round(self.begin * batches))
         if not self.longest:
-            self.longest.fill_(max(1, round(self.search * batches / max(1, len(self.depths)))))
+            self.longest.fill_(self._share(batches))
+
+    def _share(self, batches: float) -> int:
+        """Batches that each depth is open for at most, where the training has so many."""
+        return max(1, round(self.search * batches / max(1, len(self.depths))))
 
     def foresee(self, batches: float, layers: Sequence[str]) -> list[str]:
-        """Whether a depth is open too shortly to tell, or the last one is asked too late; see the base class."""
-        if self.is_over:
-            return []
+        """Whether a depth is open too shortly to tell, the last is asked too late, or the plan is another run's."""
         found, longest, count = [], int(self.longest), len(self.depths)
+        known = math.isfinite(batches)
+        if self.stage is None and not (known and self._share(batches) == longest):  # as a checkpoint has it
+            other = (
+                f"of {batches:g} batches it would be {self._share(batches)}" if known else "this training has no end"
+            )
+            found.append(
+                f"BranchingRouter {'has ended' if self.is_over else 'goes on with'} its search as it was planned at "
+                f"its start, up to {longest} batches for each depth ({other}); for another plan start a new run from the "
+                "weights (--weights in place of --ckpt_path) with another search."
+            )
+        if self.is_over:
+            return found
         settled = self.settle * longest
         compared = longest - math.ceil(settled)
         longer = "search" if self.stage is None else "stage"

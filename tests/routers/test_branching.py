@@ -406,6 +406,23 @@ def test_a_search_that_cannot_tell_or_end_is_told_at_the_start(options, batches,
     assert words is None or re.search(words, told[0])
 
 
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [(1_000, None), (2_000, r"up to 100 .* \(of 2000 batches it would be 200\)"), (math.inf, "has no end")],
+)
+def test_a_search_that_goes_on_is_as_long_as_it_was_planned_to_be_which_is_told(batches, words):
+    first, again = built(stage=None, search=0.3, begin=0.0), built(stage=None, search=0.3, begin=0.0)
+    first.plan(1_000)
+    again.load_state_dict(first.state_dict())
+    again.plan(batches)
+    assert again.longest == 100
+    told = again.foresee(batches, LAYERS)
+    assert len(told) == (words is not None)
+    assert words is None or re.search(words, told[0])
+    again.closed.fill_(3)
+    assert ["has ended its search" in one for one in again.foresee(batches, LAYERS)] == [True] * len(told)
+
+
 def test_a_search_that_did_not_end_is_told_at_the_end():
     router = built(quorum=1.0)
     told = [router.left_open(LAYERS)]

@@ -637,7 +637,7 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
         return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
     if refused_by_lightning(error):
         return UsageError(nearest_choice(str(error), options))
-    if raised_in(error).startswith("torch.optim"):
+    if raised_in(error).startswith("torch.optim") and not is_restoring(error):
         sentence = " ".join(str(error).split()).rstrip(".")
         return UsageError(f"the optimizer or lr_scheduler refuses its values: {sentence}; mend its init_args.")
     if isinstance(error, (ValueError, TypeError)) and raised_in(error).startswith(

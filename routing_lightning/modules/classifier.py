@@ -36,9 +36,11 @@ from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import (
     KEY,
     Milestones,
+    check_whole,
     check_within,
     forget_strange_files,
     keep_best,
+    samples_per_batch,
     settle,
     without_finders,
 )
@@ -469,6 +471,7 @@ class TaskClassifier(OptimizingModule):
         counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
         state: dict[str, Any] = {
             "milestones": self.milestones.state(),
+            "samples_per_batch": samples_per_batch(self.trainer),
             "train_counts": [part.cpu() for part in (all_gather(counts) if self.trainer.world_size > 1 else [counts])],
             "metrics": {
                 name: torch.as_tensor(value).detach().cpu() for name, value in self.trainer.callback_metrics.items()
@@ -486,10 +489,12 @@ class TaskClassifier(OptimizingModule):
 
         Raises:
             UsageError: if the checkpoint is one of a model of other sizes, or its state would mean something else by
-                options of this one.
+                options of this one; if it lacks a part.
         """
         self.check_sizes(checkpoint)
         goes_on = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+        if goes_on:
+            check_whole(checkpoint)
         self.changed = self.changed_options(checkpoint) if goes_on else []
         for change in self.changed:
             if change.is_refused:
@@ -572,7 +577,7 @@ class TaskClassifier(OptimizingModule):
         """
         restored, self.restored = self.restored, None
         self.began = True
-        check_within(self.trainer)
+        check_within(self.trainer, None if restored is None else restored.get("samples_per_batch"))
         self.milestones = Milestones()
         for parameter in self.parameters():
             parameter.grad = None  # of a run that was broken off

@@ -1,18 +1,40 @@
 """Where a run stands, so that a checkpoint saved at any place goes on from there to the bit."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from routing_lightning.errors import UsageError
 
 KEY = "routing_lightning_progress"
 """Where a checkpoint keeps what Lightning does not: see :meth:`TaskClassifier.on_save_checkpoint`."""
+
+
+WHOLE = ("loops", "optimizer_states", "lr_schedulers", KEY)
+"""What a checkpoint of a training has beside its weights, without which a run cannot go on as it was."""
+
+
+def check_whole(checkpoint: Mapping[str, Any]) -> None:
+    """Checks that a checkpoint holds where its training stands.
+
+    Raises:
+        UsageError: if a part is missing, which Lightning would not miss, or miss without saying what to do.
+    """
+    missing = [part for part in WHOLE if part not in checkpoint]
+    if not missing and not (checkpoint["optimizer_states"] and all(checkpoint["optimizer_states"])):
+        missing = ["the state of an optimizer (optimizer_states is empty)"]
+    if not missing and not all(checkpoint["lr_schedulers"]):
+        missing = ["the state of a schedule (lr_schedulers)"]
+    if missing:
+        raise UsageError(
+            f"the checkpoint lacks {', '.join(missing)}, without which a run cannot go on; give one that a training "
+            "has written, or begin a new run with its weights (--weights in place of --ckpt_path)."
+        )
 
 
 @dataclass
@@ -160,8 +182,18 @@ def without_finders(trainer: L.Trainer) -> None:
     rank_zero_info(f"{name} is left out of a run that goes on: it looks for a value from the start")
 
 
-def check_within(trainer: L.Trainer) -> None:
-    """Checks that an epoch within which a run goes on has batches left.
+def samples_per_batch(trainer: L.Trainer) -> int | None:
+    """Training samples in a batch of all processes; None where loaders are not those of a datamodule of this package."""
+    size = getattr(trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
+    return size * trainer.world_size if isinstance(size, int) else None
+
+
+def check_within(trainer: L.Trainer, saved: int | None) -> None:
+    """Checks that an epoch within which a run goes on has batches left, and tells where they are other ones.
+
+    Args:
+        trainer: the Trainer.
+        saved: samples in a batch of the run so far, if that is known.
 
     Raises:
         UsageError: if more of them are done than it has now: Lightning would train one, and end without a word.
@@ -174,4 +206,10 @@ def check_within(trainer: L.Trainer) -> None:
             f"{done} batches of the epoch are done, but now it has {has}; go on with as many as before "
             "(trainer.limit_train_batches, overfit_batches, batch_size of the data, trainer.devices), at least until "
             "the end of the epoch."
+        )
+    size = samples_per_batch(trainer)
+    if loop.restarted_mid_epoch and not progress.is_last_batch and None not in (saved, size) and saved != size:
+        rank_zero_warn(
+            f"{done} batches of the epoch are done, of {saved} samples each, but now a batch has {size} (batch_size "
+            "of the data by processes): until the end of the epoch some samples are seen twice, or not at all."
         )

@@ -227,8 +227,8 @@ class BranchingRouter(HostModule, Router):
             )
             found.append(
                 f"BranchingRouter {'has ended' if self.is_over else 'goes on with'} its search as it was planned at "
-                f"its start, up to {longest} batches for each depth ({other}); for another plan start a new run from the "
-                "weights (--weights in place of --ckpt_path) with another search."
+                f"its start, up to {longest} batches for each depth ({other}); for another plan start a new run from "
+                "the weights (--weights in place of --ckpt_path) with another search."
             )
         if self.is_over:
             return found

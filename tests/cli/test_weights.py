@@ -56,6 +56,8 @@ def same(cli, checkpoint, *, router: bool = True) -> bool:
         {"loops": {"fit_loop": {"state_dict": {}}}},
         {"callbacks": {"RouteRecorder": "text"}},
         {"callbacks": [1]},
+        {"optimizer_states": [1]},
+        {"optimizer_states": [{"state": {}}]},
     ],
     ids=str,
 )
@@ -67,6 +69,27 @@ def test_a_state_that_cannot_be_taken_over_is_told_in_a_sentence(damage, run, tm
         main(["fit", *words, *SHORT, "--trainer.max_epochs=2", "--record=[RouteRecorder]"])
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "the state in the checkpoint cannot be taken over" in sentence and "--weights" in sentence
+    assert list(tmp_path.iterdir()) == [path]
+
+
+LACKS = {
+    "loops": {},
+    "lr_schedulers": {},
+    "routing_lightning_progress": {},
+    "optimizer_states is empty": {"optimizer_states": []},
+    "(optimizer_states is empty)": {"optimizer_states": [{}]},
+    "the state of a schedule": {"lr_schedulers": [{}]},
+}
+
+
+@pytest.mark.parametrize(("part", "damage"), LACKS.items())
+def test_a_checkpoint_that_lacks_where_its_run_stands_is_told_in_a_sentence(part, damage, run, tmp_path, capsys):
+    path = tmp_path / "damaged.ckpt"
+    torch.save({key: value for key, value in run[2].items() if key != part} | damage, path)
+    with pytest.raises(SystemExit):
+        main(["fit", f"--ckpt_path={path}", f"--trainer.default_root_dir={tmp_path}", "--trainer.max_epochs=2"])
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "error: the checkpoint lacks " in sentence and part in sentence and "--weights" in sentence
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -137,7 +137,7 @@ MODELS = {
 }
 
 
-def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, **options) -> tuple[Trainer, Curves]:
+def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, data=None, **options) -> tuple[Trainer, Curves]:
     curves = Curves()
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     # Lightning adds a ModelCheckpoint, which writes into the working directory, where nobody else saves.
@@ -154,7 +154,7 @@ def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, **options)
         logger=curves,
         callbacks=list(callbacks),
     )
-    trainer.fit(model, ToyDataModule(count=72), ckpt_path=ckpt_path)  # 5 batches, the last one of 8 samples
+    trainer.fit(model, data or ToyDataModule(count=72), ckpt_path=ckpt_path)  # 5 batches, the last one of 8 samples
     return trainer, curves
 
 
@@ -512,3 +512,14 @@ def test_an_epoch_that_has_fewer_batches_than_are_done_is_told(model, left, tmp_
         fit(MODELS[model](), ckpt_path=path, max_epochs=2, limit_train_batches=left)
     more, _ = fit(MODELS[model](), ckpt_path=path, max_epochs=2, limit_train_batches=4)
     assert more.global_step == 8
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_batches_of_another_size_within_an_epoch_are_told(size, tmp_path, recwarn):
+    fit(MODELS["routed"](), ModelCheckpoint(tmp_path, filename="within", every_n_train_steps=3), max_epochs=1)
+    path = tmp_path / "within.ckpt"
+    fit(MODELS["routed"](), ckpt_path=path, max_epochs=1, data=ToyDataModule(count=72, batch_size=size))
+    told = [
+        str(one.message) for one in recwarn if "3 batches of the epoch are done, of 16 samples each" in str(one.message)
+    ]
+    assert [f"now a batch has {size} " in one for one in told] == [True] * (size != 16)

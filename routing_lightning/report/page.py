@@ -411,7 +411,7 @@ def _maps(groups: Sequence[Group]) -> str:
         if not len(routes):
             continue
         names = record.action_names()
-        figure = routing_map(routes, counts, record.task_names, names, in_use=record.in_use())
+        figure = routing_map(routes, counts, record.task_names, names, in_use=record.in_use(), layers=record.layers())
         heading = routes_title(group)
         inner = markup.figure(figure, f"{markup.text(heading)}, step {step}", f"routing map of {heading}")
         inner = inner.replace("<figure>", '<figure class="map">', 1) + _who_shares(routes, counts, record)

@@ -358,6 +358,16 @@ def test_runs_that_began_with_weights_are_no_repeats_of_those_that_did_not(weigh
     assert [len(group.runs) for group in groups] == [1, 1, 1] and "weights" in groups[1].name
 
 
+def test_a_run_that_goes_on_within_epoch_1_began_with_no_weights(tmp_path):
+    """Though both were validated in it, as with ``val_check_interval``."""
+    first = write_run(tmp_path / "0", config_of(), (0.2,))
+    (first / "checkpoints").mkdir()
+    torch.save({"state_dict": {}, "optimizer_states": []}, first / "checkpoints" / "x.ckpt")
+    second = write_run(tmp_path / "1", resumed(config_of(), first), (0.3, 0.4))
+    (run,) = join_resumed([read_run(first), read_run(second)])
+    assert run.folder == second and run.accuracy == pytest.approx({1: 0.3, 2: 0.4}) and run.began_with is None
+
+
 def branching(**trainer) -> dict:
     config = config_of(0, "data/cifar_mtl", "methods/branching", **trainer)
     config["model"]["init_args"]["router"]["init_args"] |= {"begin": 0.05, "stage": None}
@@ -382,7 +392,7 @@ def test_what_was_planned_for_another_length_is_no_repeat(make, given, tmp_path)
     folders = [whole, short, longer, last] if given else [whole, last]
     groups = group_runs(join_resumed([read_run(folder) for folder in folders]))
     assert [[run.folder for run in group.runs] for group in groups] == [[whole], [last]]
-    assert "max_steps before unset" in groups[0].name and "max_steps before [70]" in groups[1].name
+    assert "max_steps before as now" in groups[0].name and "max_steps before [70]" in groups[1].name
 
 
 def test_a_length_that_plans_nothing_tells_no_runs_apart(tmp_path):
@@ -403,7 +413,7 @@ def test_a_run_that_went_on_with_other_settings_is_no_repeat_of_those_that_had_t
     whole, first = write_run(tmp_path / "whole", config_of()), write_run(tmp_path / "0", other, (0.2,))
     second = write_run(tmp_path / "1", from_epoch(config_of(), first, 0), (0.3,), 1)
     groups = group_runs(join_resumed([read_run(folder) for folder in (whole, first, second)]))
-    assert [group.name for group in groups] == [f"routing-all-fc (lr before {words})" for words in ("unset", "[0.5]")]
+    assert [group.name for group in groups] == [f"routing-all-fc (lr before {words})" for words in ("as now", "[0.5]")]
 
 
 # -- names and groups --------------------------------------------------------------------------------------------------

@@ -378,7 +378,10 @@ def _differences(key: str, rivals: list[str], settings: dict[str, dict[str, Any]
     of_all = {name: [settings[rival].get(name, UNSET) for rival in rivals] for name in names}
     differing = {name: values for name, values in of_all.items() if len(set(map(_exact, values))) > 1}
     for name, values in differing.items():
-        words = _words(name, values)
+        words = [
+            "as now" if name.endswith(BEFORE) and value is UNSET else word
+            for word, value in zip(_words(name, values), values, strict=True)
+        ]
         shown.append(f"{_label(name, differing)} {words[rivals.index(key)]}")
     return ", ".join(shown)
 

@@ -323,8 +323,11 @@ def join_resumed(runs: list[Run]) -> list[Run]:
     trainings = [run for run in runs if run.command == "fit"]
     for run in trainings:
         before = _source_among(trainings, run)
-        checkpoint, knew = run.config.get("ckpt_path"), before is not None and bool(before.accuracy)
-        if min(run.accuracy, default=2) == 1 and (knew or _is_weights_alone(checkpoint)):
+        checkpoint = run.config.get("ckpt_path")
+        alone = _is_weights_alone(checkpoint)
+        if alone is None:  # who does not go on within epoch 1 must have begun anew
+            alone = before is not None and bool(before.accuracy)
+        if min(run.accuracy, default=2) == 1 and alone:
             run.began_with = checkpoint
         else:
             run.before = before
@@ -384,14 +387,14 @@ def _past(run: Run) -> tuple[dict[int, float], int]:
     return {epoch: value for epoch, value in before.accuracy.items() if epoch <= limit}, before.epochs
 
 
-def _is_weights_alone(checkpoint: Any) -> bool:
-    """Whether a file is there and holds weights and no state of a training, as that of ``extend``."""
+def _is_weights_alone(checkpoint: Any) -> bool | None:
+    """Whether a file holds weights and no state of a training, as that of ``extend``; None if it cannot be read."""
     if checkpoint is None or not Path(checkpoint).is_file():
-        return False
+        return None
     try:
         return "optimizer_states" not in torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError):
-        return False
+        return None
 
 
 def _configs_before(run: Run) -> list[dict[str, Any]]:

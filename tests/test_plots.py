@@ -572,3 +572,15 @@ def test_sharing_profile_names_the_layers_where_there_is_room():
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["conv 1", "fc 1"]
     figure = sharing_profile({"": np.zeros(13)}, layers=[f"conv {n}" for n in range(13)])
     assert figure.axes[0].get_xlabel() == "depth"
+
+
+def test_rows_of_the_routing_map_have_the_names_of_their_layers():
+    """Of long ones the end; without names, or where a name is the number, the number alone."""
+    routes, counts, actions = np.array([[0, 0, 1, 0], [1, 1, 1, 1]]), np.array([3, 4]), [["0", "1"]] * 3
+    names = ["fc 1", "features.stage4.conv2", "depth 3"]
+    for layers, middle in ((names, ["fc 1\n", "…es.stage4.conv2\n", ""]), (None, ["", "", ""])):
+        texts = [
+            text.get_text() for text in routing_map(routes, counts, ["a", "b"], actions, layers=layers).axes[0].texts
+        ]
+        for row, (name, used) in enumerate(zip(middle, (2, 1, 2), strict=True), start=1):
+            assert f"depth {row}\n{name}{used} of 2\nin use" in texts

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.tensorboard import SummaryWriter
 
 from routing_lightning.cli import main
@@ -26,7 +28,7 @@ from routing_lightning.report.methods import (
     paper_values,
     validation_data,
 )
-from routing_lightning.report.runs import join_resumed, seconds_per_epoch
+from routing_lightning.report.runs import Run, join_resumed, seconds_per_epoch, settings_of
 from tests.test_methods import merged as merged_row
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -274,6 +276,146 @@ def test_a_run_that_begins_with_weights_continues_nothing(tmp_path):
     assert [run.folder for run in found] == [first, second] and found[1].accuracy == pytest.approx({1: 0.5})
 
 
+@pytest.mark.parametrize("kind", ["none", "events"])  # no logger; stopped before the first validation
+def test_what_a_run_did_not_log_is_not_told_by_older_figures(kind, tmp_path):
+    """In a chain, too, and beside a whole run of its settings and seed."""
+    config = config_of(max_epochs=12)
+    first = write_run(tmp_path / "0", config_of(max_epochs=2), (0.8, 0.9))
+    whole = write_run(tmp_path / "whole", config, (0.1,) * 11 + (0.5,))
+    silent = write_run(tmp_path / "1", from_epoch(config, first, 1), (), kind=kind, record=record_of())
+    deeper = write_run(tmp_path / "2", from_epoch(config, silent, 3), (), kind=kind, record=record_of())
+    folders = [first, whole, silent, deeper]
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        groups = group_runs(join_resumed([read_run(folders[place]) for place in order]))
+        found = {run.folder: (group, run) for group in groups for run in group.runs}
+        assert set(found) == set(folders) and found[silent][0] is found[whole][0] is not found[first][0]
+        assert found[silent][1].accuracy == found[deeper][1].accuracy == {}
+        assert found[first][0].at(2) == pytest.approx((0.9, np.nan), nan_ok=True)
+        assert found[whole][0].at(2) == pytest.approx((0.1, np.nan), nan_ok=True)
+    page = write_report(folders, tmp_path / "out").read_text()
+    row = next(row for row in re.findall(r"<tr>(.*?)</tr>", page) if "epochs 12" in row)
+    assert "<b>50.0</b></td>" in row and "<td>12</td><td>1 (2 runs not logged)</td>" in row and "90.0" not in row
+    assert f"Not logged: <code>{silent}</code>, <code>{deeper}</code>" in page
+    alone = write_report([first, silent], tmp_path / "out").read_text()
+    assert "not logged</td>" in alone and "<td>-</td><td>0 (1 run not logged)</td>" in alone
+
+
+def from_epoch(config: dict, source: Path, epoch: int) -> dict:
+    return config | {"ckpt_path": str(source / "checkpoints" / f"epoch={epoch}-step={epoch * 10 + 10}.ckpt")}
+
+
+def test_a_run_goes_on_with_the_history_before_one_that_logged_nothing(tmp_path):
+    """Up to the epoch at which that one began: what its source did afterwards is not of this history."""
+    first = write_run(tmp_path / "0", config_of(), (0.1, 0.2, 0.9, 0.9))
+    silent = write_run(tmp_path / "1", from_epoch(config_of(), first, 1), kind="none", record=record_of())
+    last = write_run(tmp_path / "2", from_epoch(config_of(), silent, 3), (0.5, 0.6), first_epoch=4)
+    for order in itertools.permutations([first, silent, last]):
+        (run,) = join_resumed([read_run(folder) for folder in order])
+        assert run.folder == last and run.accuracy == pytest.approx({1: 0.1, 2: 0.2, 5: 0.5, 6: 0.6})
+    odd = write_run(tmp_path / "odd", resumed(config_of(), first), kind="none", record=record_of())
+    last = write_run(tmp_path / "3", from_epoch(config_of(), odd, 3), (0.5,), first_epoch=4)
+    (run,) = join_resumed([read_run(folder) for folder in (first, odd, last)])
+    assert run.accuracy == pytest.approx({5: 0.5})  # nobody knows where the one between began
+
+
+@pytest.mark.parametrize("order", ["events first", "csv first"])
+def test_two_loggers_of_one_folder_are_both_read(order, tmp_path):
+    parts = [((0.2, 0.3), 0), ((0.4,), 2)]
+    events, table = parts if order == "events first" else parts[::-1]
+    folder = write_run(tmp_path / "run", config_of(), events[0], events[1])
+    other = write_run(tmp_path / "other", config_of(), table[0], table[1], kind="csv")
+    (other / "metrics.csv").rename(folder / "metrics.csv")
+    run = read_run(folder)
+    assert run.accuracy == pytest.approx({1: 0.2, 2: 0.3, 3: 0.4}) and run.epochs == 3
+    assert set(run.task_accuracy) == ({"a"} if order == "events first" else {f"task <{task}>" for task in range(3)})
+
+
+def test_a_csv_run_goes_on_from_one_of_events(tmp_path):
+    first = write_run(tmp_path / "0", config_of(), (0.2, 0.3))
+    second = write_run(tmp_path / "1", from_epoch(config_of(), first, 1), (0.5,), 2, kind="csv")
+    (run,) = join_resumed([read_run(first), read_run(second)])
+    assert run.accuracy == pytest.approx({1: 0.2, 2: 0.3, 3: 0.5}) and run.task_accuracy == {"a": 0.5}
+
+
+def test_routes_of_the_run_before_are_called_so(tmp_path):
+    first = write_run(tmp_path / "0", config_of(), (0.2, 0.3), record=record_of())
+    second = write_run(tmp_path / "1", from_epoch(config_of(), first, 1), (0.5,), 2)
+    words = "(routes of the run before; it recorded none of its own)"
+    assert words in write_report([first, second], tmp_path / "out").read_text()
+    record_of().save(second / "routes.npz")
+    assert words not in write_report([first, second], tmp_path / "out").read_text()
+
+
+@pytest.mark.parametrize("weights", ["weights", "ckpt_path", "file"])
+def test_runs_that_began_with_weights_are_no_repeats_of_those_that_did_not(weights, tmp_path):
+    """By either option, also where the source is not among the runs."""
+    first = write_run(tmp_path / "0", config_of(max_epochs=9), (0.2, 0.3))
+    path = str(tmp_path / "extended.ckpt") if weights == "file" else str(first / "checkpoints" / "x.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "extended.ckpt")
+    config = config_of() | {"weights" if weights == "weights" else "ckpt_path": path}
+    folders = [first, write_run(tmp_path / "1", config), write_run(tmp_path / "2", config_of())]
+    groups = group_runs(join_resumed([read_run(folder) for folder in folders]))
+    assert [len(group.runs) for group in groups] == [1, 1, 1] and "weights" in groups[1].name
+
+
+def test_a_run_that_goes_on_within_epoch_1_began_with_no_weights(tmp_path):
+    """Though both were validated in it, as with ``val_check_interval``."""
+    first = write_run(tmp_path / "0", config_of(), (0.2,))
+    (first / "checkpoints").mkdir()
+    torch.save({"state_dict": {}, "optimizer_states": []}, first / "checkpoints" / "x.ckpt")
+    second = write_run(tmp_path / "1", resumed(config_of(), first), (0.3, 0.4))
+    (run,) = join_resumed([read_run(first), read_run(second)])
+    assert run.folder == second and run.accuracy == pytest.approx({1: 0.3, 2: 0.4}) and run.began_with is None
+
+
+def branching(**trainer) -> dict:
+    config = config_of(0, "data/cifar_mtl", "methods/branching", **trainer)
+    config["model"]["init_args"]["router"]["init_args"] |= {"begin": 0.05, "stage": None}
+    return config
+
+
+def one_cycle(**trainer) -> dict:
+    config = config_of(0, "data/cifar_mtl", "methods/wpl", **trainer)
+    schedule = {"class_path": "torch.optim.lr_scheduler.OneCycleLR", "init_args": {"max_lr": 0.1, "total_steps": None}}
+    config["model"]["init_args"]["lr_scheduler"] = schedule
+    return config
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("make", [branching, one_cycle])
+def test_what_was_planned_for_another_length_is_no_repeat(make, given, tmp_path):
+    """Nor in a chain, nor where the run that planned is not among those of the report."""
+    whole = write_run(tmp_path / "whole", make(max_steps=-1), (0.1, 0.2, 0.3))
+    short = write_run(tmp_path / "short", make(max_steps=70), (0.1,))
+    longer = write_run(tmp_path / "long", from_epoch(make(max_steps=-1), short, 0), (0.5,), 1)
+    last = write_run(tmp_path / "last", from_epoch(make(max_steps=-1), longer, 1), (0.6,), 2)
+    folders = [whole, short, longer, last] if given else [whole, last]
+    groups = group_runs(join_resumed([read_run(folder) for folder in folders]))
+    assert [[run.folder for run in group.runs] for group in groups] == [[whole], [last]]
+    assert "max_steps before as now" in groups[0].name and "max_steps before [70]" in groups[1].name
+
+
+def test_a_length_that_plans_nothing_tells_no_runs_apart(tmp_path):
+    staged, fixed = branching(), one_cycle()
+    staged["model"]["init_args"]["router"]["init_args"] |= {"begin": 0, "stage": 5}
+    fixed["model"]["init_args"]["lr_scheduler"]["init_args"]["total_steps"] = 100
+    for number, config in enumerate((staged, fixed, config_of())):
+        whole = write_run(tmp_path / f"{number}whole", config, (0.1, 0.2))
+        short = write_run(tmp_path / f"{number}a", {**config, "trainer": config["trainer"] | {"max_steps": 70}}, (0.1,))
+        rest = write_run(tmp_path / f"{number}b", from_epoch(config, short, 0), (0.3,), 1)
+        (group,) = group_runs(join_resumed([read_run(folder) for folder in (whole, short, rest)]))
+        assert len(group.runs) == 2
+
+
+def test_a_run_that_went_on_with_other_settings_is_no_repeat_of_those_that_had_them_always(tmp_path):
+    other = config_of()
+    other["model"]["init_args"]["optimizer"]["init_args"]["lr"] = 0.5
+    whole, first = write_run(tmp_path / "whole", config_of()), write_run(tmp_path / "0", other, (0.2,))
+    second = write_run(tmp_path / "1", from_epoch(config_of(), first, 0), (0.3,), 1)
+    groups = group_runs(join_resumed([read_run(folder) for folder in (whole, first, second)]))
+    assert [group.name for group in groups] == [f"routing-all-fc (lr before {words})" for words in ("as now", "[0.5]")]
+
+
 # -- names and groups --------------------------------------------------------------------------------------------------
 
 
@@ -388,11 +530,66 @@ def test_groups_of_one_method_have_names_of_their_own_without_the_insides_of_cla
         folders.append(write_run(tmp_path / f"run{number}", config))
     names = [group.name for group in group_runs([read_run(folder) for folder in folders])]
     assert len(set(names)) == 4 and all("class_path" not in name and "torch" not in name for name in names)
-    assert names[0].startswith("routing-all-fc (augment None, split_seed None, test_fraction None")
-    assert names[1].startswith("routing-all-fc (augment [RandomCrop, RandomHorizontalFlip], ")
-    assert names[2].endswith("run2") and names[3].endswith("run3")
+    cropped = "augment [RandomCrop, RandomHorizontalFlip]"
+    assert names == [
+        "routing-all-fc (augment None, split_seed unset, test_fraction unset, lr_scheduler ALR)",
+        f"routing-all-fc ({cropped}, split_seed unset, test_fraction unset, lr_scheduler BLR)",
+        f"routing-all-fc ({cropped}, split_seed 3, test_fraction 0.5, lr_scheduler CLR)",
+        f"routing-all-fc ({cropped}, split_seed 3, test_fraction 0.5, lr_scheduler DLR)",
+    ]
     pair = group_runs([read_run(folder) for folder in folders[2:]])
     assert [group.name for group in pair] == [f"routing-all-fc (lr_scheduler {letter}LR)" for letter in "CD"]
+
+
+ROUTER = "model.init_args.router.init_args"
+OPTIONS = {
+    f"{ROUTER}.stage": [None, 5, "5"],
+    f"{ROUTER}.order": ["last_first", "first_last", [3, 1], [1, 3], list(range(40)), list(range(41))],
+    f"{ROUTER}.learner": [
+        {"class_path": "mine.Paired", "init_args": {"lr": 0.1}},
+        {"class_path": "mine.Paired", "init_args": {"lr": 0.2}},
+        {"class_path": "yours.Paired", "init_args": {"lr": 0.2}},
+    ],
+    f"{ROUTER}.stitch": [False],
+    "model.init_args.optimizer.init_args.lr": [0.1, 1, 1.0],
+    "model.init_args.router_optimizer.init_args.lr": [0.1, True],
+    "data.init_args.augment": [
+        None,
+        [{"class_path": "a.Crop", "init_args": {"size": 32}}],
+        [{"class_path": "a.Crop", "init_args": {"size": 28}}],
+    ],
+    "data.init_args.batch_size": [32, 64],
+    "weights": [None, f"{'long/' * 20}a.ckpt", f"{'long/' * 20}b.ckpt"],
+}
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional={k: st.sampled_from(v) for k, v in OPTIONS.items()}), min_size=2))
+def test_any_two_groups_have_other_names_that_tell_each_option_in_which_they_differ(choices):
+    runs = []
+    for number, chosen in enumerate(choices):
+        config: dict = {
+            "model": {"class_path": "RoutedClassifier", "init_args": {"router": {"class_path": "a.BranchingRouter"}}},
+            "data": {"class_path": "DigitsMTLDataModule"},
+        }
+        for name, value in chosen.items():
+            *places, last = name.split(".")
+            place = config
+            for part in places:
+                place = place.setdefault(part, {})
+            place[last] = value
+        runs.append(Run(Path(f"run{number}"), config))
+    groups = group_runs(runs)
+    names = [group.name for group in groups]
+    assert len(set(names)) == len(names) and not any("run" in name for name in names)
+    for ours, theirs in itertools.combinations(groups, 2):
+        if ours.method != theirs.method:  # which tells the router's learner
+            continue
+        left, right = settings_of(ours.runs[0]), settings_of(theirs.runs[0])
+        for name in OPTIONS:
+            values = [[value for key, value in flat.items() if key.startswith(name)] for flat in (left, right)]
+            if repr(values[0]) != repr(values[1]):
+                label = name.rpartition(".")[2]
+                assert all(label in group.name for group in (ours, theirs)), (name, ours.name, theirs.name)
 
 
 def test_where_logs_lie_does_not_split_a_group(tmp_path):
@@ -436,6 +633,28 @@ def test_each_control_of_routing_is_one_for_the_network_that_it_routes(tmp_path,
     assert control_of([ours, theirs], ours) is theirs and control_of([ours, wpl], ours) is None
     page = write_report(folders, tmp_path).read_text()
     assert "a control of the same network" in page and "-20.0" in page.replace("\u2212", "-")
+
+
+def test_routes_that_were_learned_are_no_control(tmp_path):
+    """Given ones, as prune leaves them; stitched ones; and fixed ones on weights that learned with others."""
+    ours = config_of(0, "data/cifar_mtl", "methods/branching")
+    others = [config_of(0, "data/cifar_mtl", "methods/fixed_random") for _ in range(5)]
+    routers = [one["model"]["init_args"]["router"]["init_args"] for one in others]
+    routers[0]["routes"] = [[0, 1, 0]] * 20
+    routers[1] |= {"routes": [[0, 1, 0]] * 20, "stitch": True}
+    routers[2]["stitch"] = True
+    others[3]["weights"] = "learned.ckpt"
+    source = write_run(tmp_path / "learned", ours, (0.1,))
+    others[4] = from_epoch(others[4], source, 0)
+    runs = [read_run(write_run(tmp_path / f"{n}", one, (0.3,), first_epoch=n // 4)) for n, one in enumerate(others)]
+    own, *groups = group_runs([read_run(write_run(tmp_path / "ours", ours)), *join_resumed([read_run(source), *runs])])
+    assert len(groups) >= 5 and control_of([own, *groups], own) is None
+    assert {"given routes", "given routes, stitched"} <= {group.method for group in groups}
+    folders = [tmp_path / "ours", *(run.folder for run in runs), source]
+    assert "No control is among these runs" in write_report(folders, tmp_path / "out").read_text()
+    with_weights = ours | {"weights": "learned.ckpt"}
+    (fair,) = group_runs([read_run(write_run(tmp_path / "fair", with_weights))])
+    assert control_of([fair, *groups], fair).runs[0].config["weights"] == "learned.ckpt"
 
 
 def test_differences_need_common_seeds_and_equal_data(tmp_path):

@@ -50,7 +50,7 @@ class RoutingMap(RouteCallback):
         same = [np.array_equal(now, then) for now, then in zip((routes, counts), self._drawn, strict=False)]
         if not same or not all(same):
             names, used = record.action_names(), record.in_use()
-            figure = routing_map(routes, counts, record.task_names, names, "Routing map", used)
+            figure = routing_map(routes, counts, record.task_names, names, "Routing map", used, record.layers())
             self._png = figure_png(figure, dpi=int(min(80, WIDEST / figure.get_figwidth())))
             self._drawn = routes, counts
         for writer in writers(trainer):

@@ -219,6 +219,11 @@ def _bend(start: tuple[float, float], end: tuple[float, float]) -> np.ndarray:
     return np.stack([start[0] + (end[0] - start[0]) * eased, start[1] + (end[1] - start[1]) * t], 1)
 
 
+def _end(name: str, longest: int = 16) -> str:
+    """The end of a name, which tells layers apart: that of ``body.layer4.1.conv2`` is more than its beginning."""
+    return name if len(name) <= longest else f"…{name[1 - longest :]}"
+
+
 def routing_map(
     routes: np.ndarray,
     counts: np.ndarray,
@@ -226,6 +231,7 @@ def routing_map(
     actions: Sequence[Sequence[str]],
     title: str = "",
     in_use: Sequence[np.ndarray] | None = None,
+    layers: Sequence[str] | None = None,
 ) -> Figure:
     """Tasks on top, below them the blocks of each depth, and the routes between: wider where more samples go.
 
@@ -240,6 +246,7 @@ def routing_map(
         actions: for each of the D depths the names of its actions (blocks, and PASS where there is one).
         title: what the figure shows.
         in_use: for each depth (K_d,) bool, which actions are in use; None: those on the routes.
+        layers: for each depth the name of its layer, of which the last characters are shown if it is long; None: none.
 
     Returns:
         The figure. The line collection with the group name (gid) ``task-<t>`` has the links of task t, in the order of
@@ -294,7 +301,10 @@ def routing_map(
                 _box(axes, node, -row * row_height, actions[row - 1][block], [letter[task] for task in here], scale,
                      f"block-{row}-{block}-{'-'.join(map(str, here))}")  # fmt: skip
             used = int(np.count_nonzero(in_use[row - 1]))
-            words = f"depth {row}\n{used} of {len(actions[row - 1])}\nin use"
+            words = f"depth {row}\n"
+            if layers is not None and layers[row - 1] != f"depth {row}":
+                words += f"{_end(layers[row - 1])}\n"
+            words += f"{used} of {len(actions[row - 1])}\nin use"
             if total[row - 1] and drawn[row - 1] < 0.995 * total[row - 1]:
                 words += f"\n{100 * drawn[row - 1] / total[row - 1]:.0f} % drawn"
             axes.text(-0.1, -row * row_height, words, ha="right", va="center", fontsize=7)

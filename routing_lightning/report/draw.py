@@ -53,7 +53,7 @@ def figures(record: RouteRecord, block: int | None = None) -> Iterator[tuple[str
     routes, counts, route_step = record.map_routes()
     if len(routes):
         title = f"Routing map, step {route_step}"
-        yield "routing_map", routing_map(routes, counts, tasks, names, title, record.in_use())
+        yield "routing_map", routing_map(routes, counts, tasks, names, title, record.in_use(), record.layers())
     if len(routes) == len(set(routes[:, 0].tolist())) == len(tasks) > 1:  # each task has one route
         title = f"Tasks with a block of their own, step {route_step}"
         yield "sharing_profile", sharing_profile({"": private_share(routes[:, 1:])}, title, record.layers())

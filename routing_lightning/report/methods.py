@@ -1,6 +1,7 @@
 """Names for runs, groups of runs, and the paper's values to compare with."""
 
 import csv
+import hashlib
 import json
 import math
 import statistics
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from routing_lightning.plots import Curve
-from routing_lightning.report.runs import Run, seed_of, settings_of
+from routing_lightning.report.runs import BEFORE, Run, seed_of, settings_of
 
 ALL_FC = "routing-all-fc"
 SAME = {"MARL-WPL: table": ALL_FC}  # two names of the paper for one method
@@ -130,7 +131,7 @@ def _router_name(part: Any) -> str:
     kind, router = _class(part) or "router", _args(part)
     if kind == "FixedRoutes":
         routes, shared = router.get("routes", "random"), router.get("shared_depths")
-        name = f"fixed {routes} routing" if isinstance(routes, str) else "fixed routing"
+        name = f"fixed {routes} routing" if isinstance(routes, str) else "given routes"
         return _stitched(f"{name} after {shared} shared" if shared else name, router)
     if kind != "RewardRouter":
         name, learner = OTHER_ROUTERS.get(kind, kind), _class(router.get("learner"))
@@ -181,16 +182,21 @@ class Group:
         """What its accuracy was measured on, in words."""
         return validation_data(self.runs[0].config)
 
+    @property
+    def logged(self) -> list[Run]:
+        """Its runs that logged a validation of their own: of the others nothing but routes and cost is known."""
+        return [run for run in self.runs if not run.is_unlogged]
+
     def seeds(self) -> dict[Any, list[Run]]:
-        """Its runs by their seed: repeats of a seed are one sample. A run without a seed stands for itself."""
+        """Its logged runs by their seed: repeats of a seed are one sample. A run without a seed stands for itself."""
         found: dict[Any, list[Run]] = {}
-        for run in self.runs:
+        for run in self.logged:
             seed = seed_of(run)
             found.setdefault(run.folder if seed is None else seed, []).append(run)
         return found
 
     def over_seeds(self, value: Callable[[Run], float | None]) -> list[float]:
-        """What the runs have of something, a number for each seed: the mean of its repeats."""
+        """What the logged runs have of something, a number for each seed: the mean of its repeats."""
         return list(self._by_seed(value).values())
 
     def _by_seed(self, value: Callable[[Run], float | None]) -> dict[Any, float]:
@@ -241,10 +247,9 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 # How names of methods begin that do not learn where to route, the nearest to routing first: what a learned route must
-# beat.
+# beat. Not given routes: where they come from no config tells, and those that prune leaves were learned.
 CONTROLS = (
     "fixed random routing",
-    "fixed routing",
     "fixed own routing",
     "fixed shared routing",
     "shared",
@@ -276,10 +281,23 @@ def control_of(groups: Sequence[Group], group: Group) -> Group | None:
         The control, which may be the group itself; None if there is none among them.
     """
     controls = [
-        other for name in CONTROLS for other in groups if other.method.startswith(name) and len(other.curve().epochs)
+        other
+        for name in CONTROLS
+        for other in groups
+        if other.method.startswith(name) and len(other.curve().epochs) and _is_untaught(other, group)
     ]
     body = body_of(group.runs[0].config)
     return next((other for other in controls if body_of(other.runs[0].config) == body), next(iter(controls), None))
+
+
+def _is_untaught(control: Group, group: Group) -> bool:
+    """Whether a control learned nothing of other tasks' routes: by stitches, or by weights that the group had not."""
+    if _args(_args(control.runs[0].config.get("model")).get("router")).get("stitch"):
+        return False
+    ours, theirs = settings_of(control.runs[0]), settings_of(group.runs[0])
+    before = [name for name in ours if name.startswith("model.") and name.endswith(f"class_path{BEFORE}")]
+    weights = [(ours.get(name), theirs.get(name)) for name in ("weights", f"weights{BEFORE}")]
+    return not before and all(own is None or own == other for own, other in weights)
 
 
 @dataclass
@@ -324,7 +342,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     settings: dict[str, dict[str, Any]] = {}
     for run in runs:
         flat = settings_of(run)
-        key = json.dumps(flat, sort_keys=True, default=str) if run.config else str(run.folder)
+        key = _exact(flat) if run.config else str(run.folder)
         members.setdefault(key, []).append(run)
         settings[key] = flat
     groups = []
@@ -336,7 +354,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
         rivals = [other for other, twin in groups if (twin.dataset, twin.method) == (group.dataset, group.method)]
         if len(rivals) > 1:
             group.name = f"{group.method} ({_differences(key, rivals, settings) or group.runs[0].folder})"
-    for _, group in groups:  # what is shown of their settings may be the same
+    for _, group in groups:  # without a config, or where a method is called as another with its settings
         namesakes = [other for _, other in groups if (other.dataset, other.name) == (group.dataset, group.name)]
         if len(namesakes) > 1:
             for other in namesakes:
@@ -344,23 +362,82 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     return [group for _, group in groups]
 
 
+UNSET = object()
+LONGEST = 60  # characters of a value in a name
+
+
+def _exact(value: Any) -> str:
+    """A value, or settings, as text that no other one has."""
+    return "unset" if value is UNSET else json.dumps(value, sort_keys=True, default=str)
+
+
 def _differences(key: str, rivals: list[str], settings: dict[str, dict[str, Any]]) -> str:
-    """The settings in which a group differs from others of the same method, at most three."""
+    """All settings in which some of the groups of a method differ, with the values of one of them."""
     names = sorted({name for rival in rivals for name in settings[rival]})
-    absent = object()
-    differing = [name for name in names if len({repr(settings[rival].get(name, absent)) for rival in rivals}) > 1]
-    shown = [_shown(name, settings[key].get(name)) for name in differing[:3]]
-    return ", ".join(shown) + (", …" if len(differing) > 3 else "")
+    shown = []
+    of_all = {name: [settings[rival].get(name, UNSET) for rival in rivals] for name in names}
+    differing = {name: values for name, values in of_all.items() if len(set(map(_exact, values))) > 1}
+    for name, values in differing.items():
+        words = [
+            "as now" if name.endswith(BEFORE) and value is UNSET else word
+            for word, value in zip(_words(name, values), values, strict=True)
+        ]
+        shown.append(f"{_label(name, differing)} {words[rivals.index(key)]}")
+    return ", ".join(shown)
 
 
-def _shown(name: str, value: Any) -> str:
-    """A setting by the last part of its name; a class by the name of its place."""
-    return f"{name.removesuffix('.class_path').rpartition('.')[2]} {_brief(value, name.endswith('class_path'))}"
+def _label(name: str, others: Iterable[str]) -> str:
+    """The last part of a setting's name, or as many as tell it from the others; of a class the name of its place."""
+    parts = _place(name).split(".")
+    rest = [_place(other).split(".") for other in others if other != name]
+    for number in range(1, len(parts)):
+        if all(other[-number:] != parts[-number:] for other in rest):
+            return ".".join(parts[-number:])
+    return ".".join(parts)
 
 
-def _brief(value: Any, is_class: bool = False) -> str:
-    """A value of a config, of classes their names alone."""
+def _place(name: str) -> str:
+    name = name.replace(".init_args.", ".")
+    return name.removesuffix(".class_path") if BEFORE not in name else name.replace(f".class_path{BEFORE}", BEFORE)
+
+
+def _words(name: str, values: list[Any]) -> list[str]:
+    """The values that groups have of a setting, each different one in other words: short ones where that will do."""
+    is_class = name.removesuffix(BEFORE).endswith("class_path")
+    exact = [_exact(value) for value in values]
+    for words in (
+        [_brief(value, is_class) for value in values],
+        [_brief(value, is_class, whole=True) for value in values],
+    ):
+        words = [_clipped(word, own) for word, own in zip(words, exact, strict=True)]
+        if len(set(words)) == len(set(exact)):
+            return words
+    return [f"{word} #{_digest(own)}" for word, own in zip(words, exact, strict=True)]
+
+
+def _clipped(word: str, exact: str) -> str:
+    """A value's words, of long ones their beginning, or of a path its end, and what tells it from others."""
+    if len(word) <= LONGEST:
+        return word
+    is_path = "/" in word and not word.startswith("[")
+    return (f"…{word[-LONGEST:]}" if is_path else f"{word[:LONGEST]}…") + f" #{_digest(exact)}"
+
+
+def _digest(text: str) -> str:
+    """A few digits that tell long texts apart."""
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
+def _brief(value: Any, is_class: bool = False, whole: bool = False) -> str:
+    """A value of a config, of classes their names alone, or with what they are made of."""
+    if value is UNSET:
+        return "unset"
     if isinstance(value, list):
-        return f"[{', '.join(map(_brief, value))}]"
+        return f"[{', '.join(_brief(one, is_class, whole) for one in value)}]"
     name = _class(value) if is_class or (isinstance(value, dict) and "class_path" in value) else None
-    return str(value) if name is None else name
+    if name is None:
+        return repr(value) if whole else str(value)
+    if whole and isinstance(value, str):
+        return value
+    options = ", ".join(f"{option}={_brief(one, whole=True)}" for option, one in _args(value).items()) if whole else ""
+    return f"{name}({options})" if options else name

@@ -41,7 +41,7 @@ from routing_lightning.report.methods import (
     validation_data,
 )
 from routing_lightning.report.runs import Run, join_resumed, read_run
-from routing_lightning.report.sharing import record_of, sharing, title
+from routing_lightning.report.sharing import record_of, routes_title, sharing, title
 
 MOST_ROUTED = 24  # groups whose routes are shown
 MOST_FRAMES = 40  # pictures of a policy evolution
@@ -148,14 +148,27 @@ def _accuracy(dataset: str, groups: Sequence[Group]) -> str:
             curves.append(Curve(name, np.array(epochs), values, np.zeros(len(values)), dashed=True, colour=colour))
     if not curves:
         scores = any(run.task_scores for group in groups for run in group.runs)
-        return "" if scores else "<p>No accuracy was logged yet.</p>"
+        return "" if scores else "<p>No accuracy was logged yet.</p>" + _unlogged(groups)
     where = _measured(groups)
     caption = "The band is one standard deviation over seeds." * any(np.any(curve.spread > 0) for curve in curves)
     figure = accuracy_curves(
         curves, f"Accuracy on {dataset}, {where}", f"accuracy on the {where} (mean over tasks)", False
     )
     plot = markup.figure(figure, _legend(curves) + caption, f"accuracy curves on {dataset}, {where}")
-    return plot + _against_paper(groups, paper) + _against_control(groups)
+    return plot + _against_paper(groups, paper) + _unlogged(groups) + _against_control(groups)
+
+
+def _unlogged(groups: Sequence[Group]) -> str:
+    """Which runs have no figure of their own, and why."""
+    folders = [run.folder for group in groups for run in group.runs if run.is_unlogged]
+    if not folders:
+        return ""
+    names = ", ".join(f"<code>{markup.text(folder)}</code>" for folder in folders)
+    return (
+        f"<p>Not logged: {names}. No epoch of its own was validated and logged there (as with <code>--trainer.logger "
+        "false</code>, or before the first validation), so it is in no mean, curve or difference; what it went on from "
+        "stands for itself. <code>train.py validate --ckpt_path</code> with its checkpoint gives its accuracy.</p>"
+    )
 
 
 def _at(group: Group, epoch: int) -> str:
@@ -166,9 +179,11 @@ def _at(group: Group, epoch: int) -> str:
 
 
 def _seeds(group: Group) -> str:
-    """How many seeds a group has, and how many runs where that is another number."""
-    seeds, runs = len(group.seeds()), len(group.runs)
-    return str(seeds) if seeds == runs else f"{seeds} ({markup.count(runs, 'run')})"
+    """How many seeds a group has, how many runs where that is another number, and how many of these logged nothing."""
+    seeds, runs, silent = len(group.seeds()), len(group.logged), len(group.runs) - len(group.logged)
+    parts = [markup.count(runs, "run")] * (seeds != runs)
+    parts += [f"{markup.count(silent, 'run')} not logged"] * (silent > 0)
+    return f"{seeds} ({', '.join(parts)})" if parts else str(seeds)
 
 
 def _legend(curves: Sequence[Curve]) -> str:
@@ -189,12 +204,14 @@ def _against_paper(groups: Sequence[Group], paper: dict[str, dict[int, float]]) 
     head = ["method", "last", *(f"epoch {epoch}" for epoch in epochs), "epochs", "seeds", *["measured on"] * mixed]
     rows = []
     for group in groups:
-        lengths = [max(run.accuracy, default=0) for run in group.runs]
+        lengths = [max(run.accuracy, default=0) for run in group.logged] or [0]
         least, most = min(lengths), max(lengths)
         cells = [_at(group, epoch) + _paper(paper.get(group.method), epoch) for epoch in epochs]
-        span = str(most) if least == most else f"{least} to {most}"
+        last, span = _at(group, most), str(most) if least == most else f"{least} to {most}"
+        if not group.logged:
+            last, span = "not logged", "-"
         own = [span, _seeds(group), *[group.data] * mixed]
-        rows.append([markup.text(group.name), _at(group, most), *cells, *own])
+        rows.append([markup.text(group.name), last, *cells, *own])
     caption = f"Accuracy in % on the {_measured(groups)}, mean ± standard deviation over seeds" + (
         "; in brackets the paper's table of results (test set, mean of 3 runs)" if paper else ""
     )
@@ -214,11 +231,14 @@ def _against_control(groups: Sequence[Group]) -> str:
     """Each group against its control, seed by seed."""
     pairs = [(group, control_of(groups, group)) for group in groups]
     names = {control.name for _, control in pairs if control is not None}
-    if not names:
-        return (
-            "<p>No control is among these runs. With runs of <code>configs/methods/fixed_random.yaml</code> on the "
-            "same data and seeds, the paired differences would stand here.</p>"
-        )
+    lone = [group.name for group, control in pairs if control is None]
+    whose = "" if len(lone) == len(groups) else f" for {markup.text('; '.join(lone))}"
+    note = (
+        f"<p>No control is among these runs{whose}. With runs of <code>configs/methods/fixed_random.yaml</code> on the "
+        "same data and seeds, the paired differences would stand here. Routes that were learned and then kept, as "
+        "<code>prune</code> leaves them, or given by hand, or stitched, are no control, nor is a run that began with "
+        "weights, but of those that began with the same.</p>"
+    ) * bool(lone)
     rows = []
     for group, control in pairs:
         found = None if control is None or group is control else difference(group, control)
@@ -230,11 +250,11 @@ def _against_control(groups: Sequence[Group]) -> str:
         points = f"<b>{markup.points(found.mean)}</b>"
         rows.append([markup.text(group.name), *named, str(found.epoch), str(found.seeds), points, interval])
     if not rows:
-        return ""
+        return note
     against = "a control of the same network, where there is one," if len(names) > 1 else markup.text(*names)
     caption = f"Difference of accuracy to {against} in percentage points, paired by seed"
     head = ["method", *["control"] * (len(names) > 1), "epoch", "common seeds", "difference", "95 % interval"]
-    return "<h3>Compared with the control</h3>" + markup.table(head, rows, caption)
+    return "<h3>Compared with the control</h3>" + markup.table(head, rows, caption) + note
 
 
 def evaluated(runs: Sequence[Run]) -> list[Run]:
@@ -391,10 +411,11 @@ def _maps(groups: Sequence[Group]) -> str:
         if not len(routes):
             continue
         names = record.action_names()
-        figure = routing_map(routes, counts, record.task_names, names, in_use=record.in_use())
-        inner = markup.figure(figure, f"{markup.text(title(group))}, step {step}", f"routing map of {title(group)}")
+        figure = routing_map(routes, counts, record.task_names, names, in_use=record.in_use(), layers=record.layers())
+        heading = routes_title(group)
+        inner = markup.figure(figure, f"{markup.text(heading)}, step {step}", f"routing map of {heading}")
         inner = inner.replace("<figure>", '<figure class="map">', 1) + _who_shares(routes, counts, record)
-        name = f"<summary>{markup.text(title(group))}</summary>"
+        name = f"<summary>{markup.text(heading)}</summary>"
         shown.append(f"<details{' open' if len(shown) < 2 else ''}>{name}{inner}</details>")
     if not shown:
         return ""
@@ -454,7 +475,7 @@ def _evolution(groups: Sequence[Group]) -> str:
     for group in groups:
         record = record_of(group)
         assert record is not None
-        runs.append({"name": title(group), **_frames(record)})
+        runs.append({"name": routes_title(group), **_frames(record)})
     palette = (matplotlib.colormaps[COLOUR_MAP](np.arange(256))[:, :3] * 255).round().astype(int).tolist()
     data = json.dumps({"palette": palette, "runs": runs}).replace("</", "<\\/")
     options = "".join(
@@ -478,8 +499,8 @@ def _evolution(groups: Sequence[Group]) -> str:
 def _cost(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
-        seconds = [run.epoch_seconds for run in group.runs if run.epoch_seconds is not None]
-        epochs = statistics.fmean(run.epochs for run in group.runs)
+        seconds = [run.epoch_seconds for run in group.logged if run.epoch_seconds is not None]
+        epochs = statistics.fmean(run.epochs for run in group.logged) if group.logged else 0.0
         weights = next((run.parameters for run in group.runs if run.parameters is not None), None)
         median = statistics.median(seconds) if seconds else None
         rows.append(

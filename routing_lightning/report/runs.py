@@ -3,6 +3,8 @@
 import csv
 import itertools
 import math
+import pickle
+import re
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -95,6 +97,8 @@ class Run:
         epoch_seconds: median time of an epoch with its validation; None if unknown.
         tags: names of what it logged.
         before: the training that this one went on from, where both are known.
+        earlier: the configs of the trainings that it went on from, the latest first, as far as they are known.
+        began_with: the checkpoint whose weights it began with at epoch 1; None if it began with none.
     """
 
     folder: Path
@@ -107,6 +111,8 @@ class Run:
     epoch_seconds: float | None = None
     tags: set[str] = field(default_factory=set)
     before: "Run | None" = None
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    began_with: str | None = None
 
     @property
     def command(self) -> str:
@@ -124,6 +130,11 @@ class Run:
         return "validate" if "verbose" in self.config else "fit"
 
     @property
+    def is_unlogged(self) -> bool:
+        """Whether no epoch of its own was validated and logged, as without a logger."""
+        return not self.epochs
+
+    @property
     def is_finished(self) -> bool:
         """Whether it reached the last epoch that its config asks for."""
         asked = (self.config.get("trainer") or {}).get("max_epochs")
@@ -139,11 +150,19 @@ class Run:
     @cached_property
     def record(self) -> RouteRecord | None:
         """What its router did, if that was recorded, by it or by the run that it went on from."""
-        path = self.folder / FILE_NAME
-        record = RouteRecord.load(path) if path.is_file() else None
-        if (record is None or not len(record.steps)) and self.before is not None:
+        if not self.has_own_record and self.before is not None:
             return self.before.record
-        return record
+        return self._own_record
+
+    @property
+    def has_own_record(self) -> bool:
+        """Whether it recorded what its router did itself."""
+        return self._own_record is not None and len(self._own_record.steps) > 0
+
+    @cached_property
+    def _own_record(self) -> RouteRecord | None:
+        path = self.folder / FILE_NAME
+        return RouteRecord.load(path) if path.is_file() else None
 
     @cached_property
     def tested(self) -> list[TestedTask]:
@@ -176,24 +195,44 @@ def read_run(folder: Path) -> Run:
         UsageError: if its config or table of metrics cannot be read.
     """
     run = Run(folder)
-    config = folder / "config.yaml"
-    if config.is_file():
-        try:
-            run.config = yaml.safe_load(config.read_text()) or {}
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            reason = " ".join(str(error).split())
-            raise UsageError(f"{config} is no YAML ({reason}); mend it, or leave this run out.") from error
-        if not isinstance(run.config, dict):
-            raise UsageError(f"{config} holds no keys with values; mend it, or leave this run out.")
+    run.config = _read_config(folder)
     if any(folder.glob("events.out.tfevents.*")):
         _read_events(run)
-    if not run.epochs and (folder / "metrics.csv").is_file():
+    if (folder / "metrics.csv").is_file():
+        table = Run(folder)
         try:
-            _read_csv(run)
+            _read_csv(table)
         except (csv.Error, ValueError, TypeError) as error:
             metrics = folder / "metrics.csv"
             raise UsageError(f"{metrics} is no table of numbers ({error}); mend it, or leave this run out.") from error
+        _add_log(run, table)
     return run
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The config of the run of a folder, empty if there is none."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        return {}
+    try:
+        config = yaml.safe_load(path.read_text()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{path} is no YAML ({reason}); mend it, or leave this run out.") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} holds no keys with values; mend it, or leave this run out.")
+    return config
+
+
+def _add_log(run: Run, table: Run) -> None:
+    """Adds a second log of a folder to the first: one training may have gone on there with another logger."""
+    if not run.epochs or max(table.accuracy, default=0) > max(run.accuracy, default=0):
+        run.task_accuracy, run.task_scores = table.task_accuracy, table.task_scores
+    run.accuracy = table.accuracy | run.accuracy
+    run.epochs = len(run.accuracy) or max(run.epochs, table.epochs)
+    run.tags |= table.tags
+    if run.test_accuracy is None:
+        run.test_accuracy = table.test_accuracy
 
 
 TASK = "val/acc_task/"
@@ -274,7 +313,9 @@ def join_resumed(runs: list[Run]) -> list[Run]:
 
     Only a ``fit`` continues a ``fit``: the other commands read a checkpoint and leave its run as it was. Nor does
     a run that begins at epoch 1 with the weights of another. A finished training that went on with other settings,
-    such as more epochs, stays beside it where other runs have its settings: it is one of their group.
+    such as more epochs, stays beside it where other runs have its settings: it is one of their group. A run that went
+    on and logged nothing takes no place: the one before stays, and it has no accuracy, since that of before is not its
+    own.
 
     Returns:
         The trainings, in order, without those that others continue.
@@ -282,7 +323,13 @@ def join_resumed(runs: list[Run]) -> list[Run]:
     trainings = [run for run in runs if run.command == "fit"]
     for run in trainings:
         before = _source_among(trainings, run)
-        if before is not None and not (before.accuracy and min(run.accuracy, default=2) == 1):
+        checkpoint = run.config.get("ckpt_path")
+        alone = _is_weights_alone(checkpoint)
+        if alone is None:  # who does not go on within epoch 1 must have begun anew
+            alone = before is not None and bool(before.accuracy)
+        if min(run.accuracy, default=2) == 1 and alone:
+            run.began_with = checkpoint
+        else:
             run.before = before
     joined: set[Path] = set()
 
@@ -291,20 +338,28 @@ def join_resumed(runs: list[Run]) -> list[Run]:
             return
         joined.add(run.folder)
         if run.before is None:
+            run.earlier = [] if run.began_with else _configs_before(run)
             return
         join(run.before)  # first, whatever the order in which the runs were given
+        run.earlier = [run.before.config, *run.before.earlier]
+        if run.is_unlogged:
+            return
         first = min(run.accuracy, default=math.inf)
-        run.accuracy = {epoch: v for epoch, v in run.before.accuracy.items() if epoch < first} | run.accuracy
-        run.task_accuracy = run.task_accuracy or run.before.task_accuracy
-        run.task_scores = run.task_scores or run.before.task_scores
-        run.epochs = len(run.accuracy) or run.epochs + run.before.epochs
+        past, epochs = _past(run)
+        run.accuracy = {epoch: v for epoch, v in past.items() if epoch < first} | run.accuracy
+        run.epochs = len(run.accuracy) or run.epochs + epochs
         run.epoch_seconds = run.before.epoch_seconds if run.epoch_seconds is None else run.epoch_seconds
 
     for run in trainings:
         join(run)
     later: dict[int, list[Run]] = {}
     for run in trainings:
-        later.setdefault(id(run.before), []).append(run)
+        ahead = run
+        while not run.is_unlogged and ahead.before is not None:
+            later.setdefault(id(ahead.before), []).append(run)
+            if not ahead.before.is_unlogged:
+                break
+            ahead = ahead.before
     others = [settings_of(run) for run in trainings if id(run) not in later]
 
     def stays(run: Run) -> bool:
@@ -315,6 +370,42 @@ def join_resumed(runs: list[Run]) -> list[Run]:
         return run.is_finished and settings in others and not same
 
     return [run for run in trainings if stays(run)]
+
+
+def _past(run: Run) -> tuple[dict[int, float], int]:
+    """Accuracy by epoch, and number of epochs, that were logged before a run by those that it went on from.
+
+    Over a run that logged nothing it is known up to the checkpoint from which that one began, by the file's name.
+    """
+    limit, before = math.inf, run.before
+    while before is not None and before.is_unlogged:
+        found = re.search(r"epoch=(\d+)", str(before.config.get("ckpt_path")))
+        limit = min(limit, int(found[1]) + 1 if found else 0)
+        before = before.before
+    if before is None:
+        return {}, 0
+    return {epoch: value for epoch, value in before.accuracy.items() if epoch <= limit}, before.epochs
+
+
+def _is_weights_alone(checkpoint: Any) -> bool | None:
+    """Whether a file holds weights and no state of a training, as that of ``extend``; None if it cannot be read."""
+    if checkpoint is None or not Path(checkpoint).is_file():
+        return None
+    try:
+        return "optimizer_states" not in torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError):
+        return None
+
+
+def _configs_before(run: Run) -> list[dict[str, Any]]:
+    """The configs of runs that a run went on from, the latest first, of those whose folders are still there."""
+    found: list[dict[str, Any]] = []
+    seen = {run.folder.resolve()}
+    while run.source is not None and run.source not in seen and (config := _read_config(run.source)):
+        seen.add(run.source)
+        found.append(config)
+        run = Run(run.source, config)
+    return found
 
 
 def _source_among(trainings: list[Run], run: Run) -> Run | None:
@@ -344,10 +435,56 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix.removesuffix("."): config}
 
 
+# How long a run is: of no effect on what was before its end, unless something was planned by it.
+LENGTH = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "trainer.min_epochs", "trainer.min_steps")
+# Schedules and their length; one that is left to the run comes from the run that begins it; those that go on keep it.
+SCHEDULES = {
+    "OneCycleLR": "total_steps",
+    "CosineAnnealingLR": "T_max",
+    "LinearLR": "total_iters",
+    "PolynomialLR": "total_iters",
+}
+BEFORE = " before"  # ends the name of a setting that a run had before it went on with another one
+
+
 def settings_of(run: Run) -> dict[str, Any]:
-    """The settings of a run that its group has in common, by their dotted names."""
+    """The settings of a run that its group has in common, by their dotted names.
+
+    With those that it had before it went on from a checkpoint with other ones, and the weights that it began with.
+    """
+    settings = _settings(run.config)
+    if run.began_with is not None:
+        settings["weights"] = run.began_with
+    planned = _is_planned(settings)
+    for config in run.earlier:
+        had = _settings(config)
+        for name in sorted({*settings, *had}):
+            if name.endswith(BEFORE) or (name in LENGTH and not planned):
+                continue
+            if config and had.get(name) != settings.get(name):
+                values = settings.setdefault(name + BEFORE, [])
+                if had.get(name) not in values:
+                    values.append(had.get(name))
+    return settings
+
+
+def _is_planned(settings: dict[str, Any]) -> bool:
+    """Whether a run plans something by its length when it begins: a search, or a learning rate schedule."""
+    for name, value in settings.items():
+        if not name.endswith("class_path") or not isinstance(value, str):
+            continue
+        kind, args = value.rpartition(".")[2], name.removesuffix("class_path") + "init_args."
+        if kind == "BranchingRouter" and (settings.get(args + "stage") is None or settings.get(args + "begin") != 0):
+            return True
+        unset = None if kind == "OneCycleLR" else 0
+        if kind in SCHEDULES and settings.get(args + SCHEDULES[kind], unset) in (None, -1):
+            return True
+    return False
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
-        for name, value in flatten(run.config).items()
+        for name, value in flatten(config).items()
         if not any(name == apart or name.startswith(f"{apart}.") for apart in APART)
     }

@@ -7,19 +7,33 @@ from routing_lightning.plots import private_blocks
 from routing_lightning.record import RouteRecord, Trial
 from routing_lightning.report import markup
 from routing_lightning.report.methods import Group
+from routing_lightning.report.runs import Run
 
 CERTAIN = 0.95  # how sure a task must be to be counted as certain
 
 
+def _routed_run(group: Group) -> Run | None:
+    """The first run that has routes, of those that got furthest if there is one; one with routes of its own first."""
+    runs = [run for run in group.runs if run.record is not None and len(run.record.steps)]
+    return min(runs, key=lambda run: (not run.has_own_record, not group.furthest(run)), default=None)
+
+
 def record_of(group: Group) -> RouteRecord | None:
-    """The routes of the first run that has some, of those that got furthest if there is one."""
-    runs = sorted(group.runs, key=lambda run: not group.furthest(run))
-    return next((run.record for run in runs if run.record is not None and len(run.record.steps)), None)
+    """The routes that stand for a group; None if none of its runs has any."""
+    run = _routed_run(group)
+    return None if run is None else run.record
 
 
 def title(group: Group) -> str:
     """Name of a group and its data."""
     return f"{group.name}, {group.dataset}"
+
+
+def routes_title(group: Group) -> str:
+    """The same, above its routes: says where these are older than the run."""
+    run = _routed_run(group)
+    older = run is not None and not run.has_own_record
+    return title(group) + (" (routes of the run before; it recorded none of its own)" if older else "")
 
 
 def sharing(groups: Sequence[Group]) -> str:
@@ -32,7 +46,7 @@ def sharing(groups: Sequence[Group]) -> str:
         if record is None or table is None:
             continue
         searched = searched or bool(record.trials())
-        name = markup.text(title(group))
+        name = markup.text(routes_title(group))
         shown.append(f"<details{' open' if len(shown) < 2 else ''}><summary>{name}</summary>{table}</details>")
     if not shown:
         return ""

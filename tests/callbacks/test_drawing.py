@@ -120,7 +120,7 @@ def test_usage_is_that_of_the_last_samples_everywhere(run):
     for depth, axes in enumerate(drawn["block_usage"].axes):
         number = int(record.in_use()[depth].sum())
         assert f"{number} of 3 in use" in axes.get_title("left")
-        assert f"depth {depth + 1}\n{number} of 3\nin use" in [
+        assert f"depth {depth + 1}\n{record.layers()[depth]}\n{number} of 3\nin use" in [
             text.get_text() for text in drawn["routing_map"].axes[0].texts
         ]
 

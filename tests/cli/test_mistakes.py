@@ -240,3 +240,83 @@ def test_a_full_disk_behind_the_output_is_one_sentence():
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     (sentence,) = done.stderr.splitlines()
     assert done.returncode == 1 and sentence.startswith("error: what comes out cannot be written (No space left")
+
+
+BARE = f"--config={ROOT}/configs/data/digits_mtl.yaml", "--model=RoutedClassifier"
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("model.init_args.optimizer", "SGD"),
+        ("model.init_args.lr_scheduler", "StepLR"),
+        ("model.init_args.router", "RewardRouter"),
+        ("model.init_args.aggregator", "..."),
+        ("trainer.callbacks", "EarlyStopping"),
+        ("trainer.callbacks+", "EarlyStopping"),
+        ("trainer.logger", "CSVLogger"),
+        ("trainer.profiler", "SimpleProfiler"),
+        ("trainer.strategy", "lightning.pytorch.strategies.DDPStrategy"),
+        ("trainer.accelerator", "lightning.pytorch.accelerators.CPUAccelerator"),
+        ("trainer.plugins", "lightning.pytorch.plugins.MixedPrecision"),
+    ],
+)
+def test_options_without_a_class_are_told(place, kind, capsys):
+    ways = [f"--{place}.init_args.lr=0.5"]
+    if place[-1] != "+" and place not in (
+        "trainer.profiler",
+        "trainer.strategy",
+        "trainer.accelerator",
+        "trainer.plugins",
+    ):
+        ways.append(f"--{place}={{init_args: {{lr: 0.5}}}}")
+    for words in ways:
+        found = refused(capsys, "fit", *BARE, words)
+        key = place.removesuffix("+").replace(".init_args", "")
+        example = f"{{class_path: {kind}, init_args: {{lr: ...}}}}"
+        assert (
+            f"error: {key}: lr is given, but no class that takes it; give one with class_path, such as {example}"
+            in found
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--trainer.logger=Logger"], "trainer.logger: Logger is only what all of its kind have in common; give the"),
+        (
+            ["--trainer.profiler=lightning.pytorch.profilers.Profiler"],
+            "Profiler is only what .* such as SimpleProfiler",
+        ),
+        (["--data=MultiTaskDataModule"], "MultiTaskDataModule is only what .* such as DigitsMTLDataModule"),
+        (["--trainer.devices.init_args.x=1"], "trainer.devices: x is given, but the place takes a value and no class"),
+        (["--trainer.loger.init_args.x=1"], r"no option trainer.loger.init_args.x; did you mean trainer.logger\?"),
+        (["--model.init_args.lr_scheduler=ReduceLROnPlateau"], "give the class_path lightning.pytorch.cli.ReduceLROn"),
+        (
+            ["--model.init_args.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau"],
+            "ReduceLROnPlateau needs monitor; give it in its init_args",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_classes_that_are_none_or_several_are_told(words, sentence, capsys):
+    import re
+
+    found = refused(capsys, "fit", *BARE, *words)
+    assert re.search(f"error: .*{sentence}", found) and "<class" not in found
+
+
+def test_what_stands_before_model_and_data_is_told(capsys):
+    data, method = f"--config={ROOT}/configs/data/digits_mtl.yaml", f"--config={ROOT}/configs/methods/wpl.yaml"
+    found = refused(capsys, "fit", data, "--model.init_args.router.init_args.gamma=1")
+    assert "Option 'router.init_args.gamma' is not accepted before there is a model; give a method first" in found
+    found = refused(capsys, "fit", method, "--data.init_args.batch_size=1")
+    assert "data: batch_size is given before there is data; give data first" in found
+
+
+def test_a_name_that_several_classes_have_is_told_with_all_of_them():
+    found = one_sentence(
+        'Parser key "trainer.logger":\n  Multiple subclasses with name Mine. Give the full class path to avoid '
+        "ambiguity: a.b.Mine, c.Mine."
+    )
+    assert found == "trainer.logger: 2 classes are called Mine; give the class_path a.b.Mine or c.Mine"

@@ -53,7 +53,7 @@ _SEVERAL = re.compile(r"Multiple subclasses with name (\w+)\. .*ambiguity: (.*)"
 _ABSTRACT = re.compile(r"Expected an instantiatable class, but (?:([\w.]+) )?is abstract")
 _NO_SUBCLASS = re.compile(r"Not a valid subclass of (\w+)")
 # Options that were given alone, and of which place.
-_ALONE = re.compile(r"Given value: (?:NestedArg\(key='(?:init_args\.)?|\{'init_args': \{')([^']+)'")
+_ALONE = re.compile(r"Given value: (?:NestedArg\(key='(?:init_args\.)?|\{'init_args': \{')(?!class_path')([^']+)'")
 # That a class which makes a part lacks arguments, whose name stands further down where the place may also be null.
 _WANTING = re.compile(
     r"(expects a function or a callable class: the following arguments are required: [\w, .]+)$"
@@ -320,8 +320,14 @@ class SentenceParser(LightningArgumentParser):
         if unknown := _UNKNOWN.search(sentence):
             name = unknown[1] or unknown[2]
             known, place = self.known_options(), name.partition(".init_args.")[0]
-            other = f" of {prog.rpartition(' ')[2]}; another command has it" if name in known else hint(place, known)
-            sentence = f"there is no option {name}{other}"
+            command = prog.rpartition(" ")[2]
+            sentence = f"there is no option {name}"
+            if name not in known:
+                sentence += hint(place, known)
+            elif hasattr(self, "_subcommands_action") and self._subcommands_action:  # the parser of all commands
+                sentence = f"{name} stands before the command; give it behind, as in fit --{name}"
+            else:
+                sentence += f" of {command}; another command has it"
         elif missing := _MISSING.search(sentence):
             sentence = what_to_give(missing[1])
         print(f"error: {sentence} (options: {prog} --help)", file=sys.stderr)

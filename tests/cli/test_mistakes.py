@@ -47,6 +47,27 @@ def test_a_config_that_is_none_is_told_with_its_name(content, sentence, folder, 
         assert re.search(f"error: config mine.yaml .*{sentence}", found)
 
 
+def test_a_config_in_a_pipe_is_told(folder, capsys):
+    os.mkfifo(folder / "pipe")
+    for given in ("pipe", "-"):
+        found = refused(capsys, "fit", "--config", given)
+        assert f"error: config {given} is a pipe" in found and "write it to a file and give its path" in found
+
+
+@pytest.mark.parametrize("words", [["--config", DIGITS], [f"--config={DIGITS}"], ["-c", DIGITS]])
+def test_what_stands_before_the_command_and_is_its_own_is_told(words, capsys):
+    found = refused(capsys, *words, "fit", "--trainer.fast_dev_run=true")
+    assert f"error: config {DIGITS} stands before the command, but seed_everything, trainer, model in it" in found
+    assert f"give it behind: fit --config {DIGITS}" in found
+    found = refused(capsys, "--trainer.fast_dev_run=true", *words, "validate")
+    assert "error: config" in found
+    found = refused(capsys, "--trainer.fast_dev_run=true", "validate", *words)
+    assert (
+        "error: trainer.fast_dev_run stands before the command; give it behind, as in fit --trainer.fast_dev_run"
+        in found
+    )
+
+
 @pytest.mark.parametrize("given", ["nowhere.yaml", "", ".", "null", "x" * 5000, "a\nb"])
 def test_a_config_that_is_no_file_is_told(given, capsys):
     assert "is no file; give the path of one" in refused(capsys, "fit", "--config", given)
@@ -284,10 +305,6 @@ def test_options_without_a_class_are_told(place, kind, capsys):
     ("words", "sentence"),
     [
         (["--trainer.logger=Logger"], "trainer.logger: Logger is only what all of its kind have in common; give the"),
-        (
-            ["--trainer.profiler=lightning.pytorch.profilers.Profiler"],
-            "Profiler is only what .* such as SimpleProfiler",
-        ),
         (["--data=MultiTaskDataModule"], "MultiTaskDataModule is only what .* such as DigitsMTLDataModule"),
         (["--trainer.devices.init_args.x=1"], "trainer.devices: x is given, but the place takes a value and no class"),
         (["--trainer.loger.init_args.x=1"], r"no option trainer.loger.init_args.x; did you mean trainer.logger\?"),

@@ -115,10 +115,13 @@ def known_classes() -> list[str]:
 def clearer(text: str) -> str:
     """A line of jsonargparse's in words of ours, with the nearest of what is allowed."""
     if unknown := _NO_CLASS.match(text):
-        return f"there is no class {unknown[1]}{hint(unknown[1], known_classes())}"
+        known = known_classes()
+        if unknown[1] in known:
+            return f"{unknown[1]} is no class that this place takes, or a package that it needs is not installed"
+        return f"there is no class {unknown[1]}{hint(unknown[1], known)}"
     if attribute := _NO_ATTRIBUTE.search(text):
-        known = dir(sys.modules[attribute[1]]) if attribute[1] in sys.modules else []
-        return f"{attribute[1]} has no {attribute[2]}{hint(attribute[2], (name for name in known if name[0] != '_'))}"
+        found = dir(sys.modules[attribute[1]]) if attribute[1] in sys.modules else []
+        return f"{attribute[1]} has no {attribute[2]}{hint(attribute[2], (name for name in found if name[0] != '_'))}"
     if module := _NO_MODULE.search(text):
         if module[1].partition(".")[0] in ("torchjd", "qpsolvers", "quadprog"):
             return f"{module[1]} is not installed; {GET_TORCHJD}"

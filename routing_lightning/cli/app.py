@@ -553,6 +553,28 @@ def failed_callback(error: BaseException) -> str | None:
     return found
 
 
+_MISSING_PACKAGE = re.compile(r"Requirement '([^']+)' not met|pip install (?:-U )?['`]?(\w[\w.-]*)")
+
+
+def missing_package(error: BaseException) -> str | None:
+    """That a package is not installed which a part of Lightning needs, such as a logger's; None if that is not so."""
+    cause: BaseException | None = error
+    while cause is not None and not (missing := _MISSING_PACKAGE.search(str(cause))):
+        cause = cause.__cause__
+    if cause is None or missing is None or isinstance(cause, UsageError):
+        return None
+    package = missing[1] or missing[2]
+    selves = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    parts = [one for one in selves if type(one).__module__.startswith("lightning.") and not _is_trainers(one)]
+    part = next((one for one in parts if isinstance(one, L.Callback)), parts[-1] if parts else None)
+    needed = f"{type(part).__name__} needs" if part is not None else "this run needs"
+    return f"{package} is not installed, which {needed}; install it with: pip install '{package}', or leave it out."
+
+
+def _is_trainers(one: Any) -> bool:
+    return isinstance(one, (L.Trainer, LightningCLI)) or "Connector" in type(one).__name__
+
+
 def is_restoring(error: BaseException) -> bool:
     """Whether an error was raised while Lightning handed on the state that a checkpoint holds."""
     modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -635,6 +657,8 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
         return UsageError(nearest_choice(str(error), options))
     if isinstance(error, OSError) and error.filename is not None:
         return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
+    if package := missing_package(error):
+        return UsageError(package)
     if refused_by_lightning(error):
         return UsageError(nearest_choice(str(error), options))
     if raised_in(error).startswith("torch.optim"):

@@ -160,7 +160,7 @@ def test_a_logger_whose_library_is_missing_is_told(monkeypatch, capsys):
     monkeypatch.setattr(WandbLogger, "__init__", missing)
     for given in ("WandbLogger", "[WandbLogger]"):
         words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.logger={given}"]
-        assert "error: Requirement 'wandb>=0.12.10' not met" in refused(capsys, *words)
+        assert "error: wandb>=0.12.10 is not installed, which this run needs; install it" in refused(capsys, *words)
 
 
 def test_a_trial_writes_nothing(folder):
@@ -337,3 +337,38 @@ def test_a_name_that_several_classes_have_is_told_with_all_of_them():
         "ambiguity: a.b.Mine, c.Mine."
     )
     assert found == "trainer.logger: 2 classes are called Mine; give the class_path a.b.Mine or c.Mine"
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "part"),
+    [
+        ("wandb", ["--trainer.logger=WandbLogger"], "this run"),
+        ("mlflow", ["--trainer.logger=[{class_path: MLFlowLogger}]"], "this run"),
+        ("comet_ml", ["--trainer.logger=CometLogger"], "this run"),
+        ("deepspeed", ["--trainer.strategy=deepspeed"], "DeepSpeedStrategy"),
+        ("torch_xla", ["--trainer.accelerator=tpu"], "XLAAccelerator"),
+        ("transformer_engine", ["--trainer.precision=transformer-engine"], "TransformerEnginePrecision"),
+        ("bitsandbytes", ["--trainer.plugins=lightning.pytorch.plugins.BitsandbytesPrecision"], "this run"),
+        ("psutil", ["--trainer.callbacks=DeviceStatsMonitor", "--trainer.logger=CSVLogger"], "DeviceStatsMonitor"),
+        (
+            "psutil",
+            ["--trainer.callbacks=DeviceStatsMonitor", "--trainer.callbacks.cpu_stats=true"],
+            "DeviceStatsMonitor",
+        ),
+    ],
+)
+def test_a_package_that_a_part_of_lightning_needs_is_told_with_the_part(package, words, part, capsys):
+    import re
+    from importlib.util import find_spec
+
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    if "CSVLogger" in words[-1]:
+        words = [*words, "--trainer.logger.save_dir=."]
+    if "Bitsandbytes" in words[0]:
+        words = [*words, "--trainer.plugins.init_args.mode=nf4"]
+    options = [*SHORT, "--trainer.log_every_n_steps=1"] if package == "psutil" else TRIAL[1:]
+    found = refused(capsys, "fit", TRIAL[0], *options, *words)
+    assert re.match(
+        f"error: {package.replace('_', '.')}.* is not installed, which {part} needs; install it with: pip", found
+    )

@@ -44,7 +44,7 @@ from routing_lightning.callbacks.predictions import PredictionTable
 from routing_lightning.cli import checkpoints, folders, predicting, resuming, tables
 from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES
 from routing_lightning.cli.progress import NarrowProgressBar
-from routing_lightning.cli.quiet import keep_quiet
+from routing_lightning.cli.quiet import QuietInChildren, keep_quiet
 from routing_lightning.cli.threads import set_threads
 from routing_lightning.cli.words import Words
 from routing_lightning.datamodules import MultiTaskDataModule
@@ -360,12 +360,14 @@ class RoutingCLI(LightningCLI):
             saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
             record = [*record, *([] if saves else [ModelCheckpoint()]), SaveOnStop()]
         try:
-            return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
+            made = super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:
             refusal = refused_strategy(trainer.get("strategy")) or refused_option(
                 with_values(str(error), self.trainer_options())
             )
             raise UsageError(f"the Trainer refuses its options: {refusal}") from error
+        made.quiet = QuietInChildren()  # type: ignore[attr-defined]
+        return made
 
     def trainer_options(self) -> dict[str, Any]:
         """The Trainer's options as they were given; empty if that is not known yet."""

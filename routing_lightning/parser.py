@@ -49,7 +49,38 @@ _GIVEN = re.compile(r"Given value: (?!Namespace|NestedArg)(.*)")
 # The types that a place takes, and a line that says that one of them does not fit.
 _SUBTYPES = re.compile(r"Subtypes: \[(.*)\]$")
 _EXPECTED = re.compile(r"Expected a (<class '[\w.]+'>|(?:typing\.)?Literal\[.*?\])(?:\. Got value: (.*))?$")
+_SEVERAL = re.compile(r"Multiple subclasses with name (\w+)\. .*ambiguity: (.*)")
+_ABSTRACT = re.compile(r"Expected an instantiatable class, but (?:([\w.]+) )?is abstract")
+_NO_SUBCLASS = re.compile(r"Not a valid subclass of (\w+)")
+# Options that were given alone, and of which place.
+_ALONE = re.compile(r"Given value: (?:NestedArg\(key='(?:init_args\.)?|\{'init_args': \{')(?!class_path')([^']+)'")
+# That a class which makes a part lacks arguments, whose name stands further down where the place may also be null.
+_WANTING = re.compile(
+    r"(expects a function or a callable class: the following arguments are required: [\w, .]+)$"
+    r"(?=(?:\n(?!\s*Given value: ).*)*\n\s*Given value: (Namespace\(class_path='[^']+'))",
+    re.MULTILINE,
+)
 _MISSING = re.compile(r"the following arguments are required: (.*)")
+# What all classes of a kind have in common, which jsonargparse takes where options are given and no class; and one of
+# the kind. Union stands for the two kinds of schedules.
+_OF_KIND = {
+    "Optimizer": "SGD",
+    "LRScheduler": "StepLR",
+    "Union": "StepLR",
+    "Callback": "EarlyStopping",
+    "Logger": "CSVLogger",
+    "Profiler": "SimpleProfiler",
+    "Strategy": "lightning.pytorch.strategies.DDPStrategy",
+    "Accelerator": "lightning.pytorch.accelerators.CPUAccelerator",
+    "Precision": "lightning.pytorch.plugins.MixedPrecision",
+    "Module": "...",
+    "Router": "RewardRouter",
+    "Learner": "WPL",
+    "Policy": "TabularPolicy",
+    "MultiTaskDataModule": "DigitsMTLDataModule",
+}
+# Places that take a word or a class.
+_OF_PLACE = {"trainer.strategy": "Strategy", "trainer.accelerator": "Accelerator"}
 # Where the classes that a config may name by their last name come from.
 _PLACES = (
     *(f"routing_lightning.{room}" for room in ("modules", "networks", "routers", "datamodules", "callbacks")),
@@ -84,14 +115,21 @@ def known_classes() -> list[str]:
 def clearer(text: str) -> str:
     """A line of jsonargparse's in words of ours, with the nearest of what is allowed."""
     if unknown := _NO_CLASS.match(text):
-        return f"there is no class {unknown[1]}{hint(unknown[1], known_classes())}"
+        known = known_classes()
+        if unknown[1] in known:
+            return f"{unknown[1]} is no class that this place takes, or a package that it needs is not installed"
+        return f"there is no class {unknown[1]}{hint(unknown[1], known)}"
     if attribute := _NO_ATTRIBUTE.search(text):
-        known = dir(sys.modules[attribute[1]]) if attribute[1] in sys.modules else []
-        return f"{attribute[1]} has no {attribute[2]}{hint(attribute[2], (name for name in known if name[0] != '_'))}"
+        found = dir(sys.modules[attribute[1]]) if attribute[1] in sys.modules else []
+        return f"{attribute[1]} has no {attribute[2]}{hint(attribute[2], (name for name in found if name[0] != '_'))}"
     if module := _NO_MODULE.search(text):
         if module[1].partition(".")[0] in ("torchjd", "qpsolvers", "quadprog"):
             return f"{module[1]} is not installed; {GET_TORCHJD}"
         return f"there is no module {module[1]}; a file of your own must lie beside train.py or on PYTHONPATH"
+    if several := _SEVERAL.match(text):
+        paths = several[2].split(", ")
+        able = [path for path in paths if path == "lightning.pytorch.cli.ReduceLROnPlateau"]  # it has a monitor
+        return f"{len(paths)} classes are called {several[1]}; give the class_path {' or '.join(able or paths)}"
     if text.startswith("Expected an import path or a subclass spec, but got "):
         return f"{text.rpartition('but got ')[2]} is no class; give one as {{class_path: ..., init_args: ...}}"
     return text
@@ -139,6 +177,41 @@ def options_of(class_path: str) -> list[str]:
         return []
 
 
+def without_class(message: str, place: str, classes: list[str], option: str | None) -> str | None:
+    """That options were given to a place in which no class stands that could take them; None if that is not so.
+
+    Args:
+        message: jsonargparse's.
+        place: the key of the place.
+        classes: the classes that the message names, the innermost one last.
+        option: the option that is not accepted, if there is one.
+    """
+    alone, abstract = _ALONE.search(message), _ABSTRACT.search(message) or _NO_SUBCLASS.search(message)
+    base = classes[-1].rpartition(".")[2] if classes and option else None
+    if base not in _OF_KIND:
+        option = alone[1].rpartition(".")[2] if alone else None
+        given = _GIVEN.search(message) if abstract and not abstract[1] else None
+        path = given[1] if given else abstract[1] if abstract else ""
+        base = path.rpartition(".")[2] or _OF_PLACE.get(place if alone else "", "")
+    if option and not classes and not abstract and base not in _OF_KIND:
+        return f"{option} is given, but the place takes a value and no class; give the value"
+    if base not in _OF_KIND or (abstract and abstract.re is _NO_SUBCLASS and not option):
+        return None
+    if option is None:
+        return (
+            f"{base} is only what all of its kind have in common; give the class_path of one, such as {_OF_KIND[base]}"
+        )
+    if base == "MultiTaskDataModule":
+        return (
+            f"{option} is given before there is data; give data first, such as --config configs/data/digits_mtl.yaml, "
+            "and what changes it after that"
+        )
+    return (
+        f"{option} is given, but no class that takes it; give one with class_path, such as "
+        f"{{class_path: {_OF_KIND[base]}, init_args: {{{option}: ...}}}}"
+    )
+
+
 def one_sentence(message: str) -> str:
     """What is wrong, out of jsonargparse's nested message.
 
@@ -152,7 +225,7 @@ def one_sentence(message: str) -> str:
     classes: list[str] = []
     wrong: list[str] = []
     given: list[str] = []
-    for line in _MAKER.sub("\n", message).splitlines():
+    for line in _MAKER.sub("\n", _WANTING.sub(r"\1. Got value: \2", message)).splitlines():
         text = line.strip().removeprefix("- ")
         if made := _MADE.search(text):
             classes.append(made[1])
@@ -193,11 +266,15 @@ def one_sentence(message: str) -> str:
     if keys:
         sentence = f"{'.'.join(keys)}: {sentence}"
     refused = _REFUSED.search(sentence)
+    if classes and classes[-1].endswith(".TaskClassifier") and (other := _UNKNOWN.search(sentence)):
+        sentence, refused = f"{'.'.join(keys)}: Option '{other[1] or other[2]}' is not accepted", other
     if refused and classes and classes[-1].endswith(".TaskClassifier"):  # the type of all models stands in for one
         return (
             f"{sentence} before there is a model; give a method first, such as --config configs/methods/wpl.yaml, and "
             "what changes it after that"
         )
+    if none := without_class(message, ".".join(keys), classes, refused[1] if refused else None):
+        return f"{'.'.join(keys)}: {none}"
     if classes and (missing := _MISSING.search(sentence)):
         name = classes[-1].rpartition(".")[2]
         needed = ", ".join(part.strip().rpartition(".")[2] for part in missing[1].split(","))
@@ -245,9 +322,15 @@ class SentenceParser(LightningArgumentParser):
         sentence = one_sentence(message)
         if unknown := _UNKNOWN.search(sentence):
             name = unknown[1] or unknown[2]
-            known = self.known_options()
-            other = f" of {prog.rpartition(' ')[2]}; another command has it" if name in known else hint(name, known)
-            sentence = f"there is no option {name}{other}"
+            known, place = self.known_options(), name.partition(".init_args.")[0]
+            command = prog.rpartition(" ")[2]
+            sentence = f"there is no option {name}"
+            if name not in known:
+                sentence += hint(place, known)
+            elif hasattr(self, "_subcommands_action") and self._subcommands_action:  # the parser of all commands
+                sentence = f"{name} stands before the command; give it behind, as in fit --{name}"
+            else:
+                sentence += f" of {command}; another command has it"
         elif missing := _MISSING.search(sentence):
             sentence = what_to_give(missing[1])
         print(f"error: {sentence} (options: {prog} --help)", file=sys.stderr)

@@ -44,7 +44,7 @@ from routing_lightning.callbacks.predictions import PredictionTable
 from routing_lightning.cli import checkpoints, folders, predicting, resuming, tables
 from routing_lightning.cli.checkpoints import CONFIG_KEY, SIZES
 from routing_lightning.cli.progress import NarrowProgressBar
-from routing_lightning.cli.quiet import keep_quiet
+from routing_lightning.cli.quiet import QuietInChildren, keep_quiet
 from routing_lightning.cli.threads import set_threads
 from routing_lightning.cli.words import Words
 from routing_lightning.datamodules import MultiTaskDataModule
@@ -361,12 +361,14 @@ class RoutingCLI(LightningCLI):
             saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
             record = [*record, *([] if saves else [ModelCheckpoint()]), SaveOnStop()]
         try:
-            return super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
+            made = super().instantiate_trainer(callbacks=[*callbacks, *record], **kwargs)
         except (ValueError, TypeError) as error:
             refusal = refused_strategy(trainer.get("strategy")) or refused_option(
                 with_values(str(error), self.trainer_options())
             )
             raise UsageError(f"the Trainer refuses its options: {refusal}") from error
+        made.quiet = QuietInChildren()  # type: ignore[attr-defined]
+        return made
 
     def trainer_options(self) -> dict[str, Any]:
         """The Trainer's options as they were given; empty if that is not known yet."""
@@ -553,6 +555,28 @@ def failed_callback(error: BaseException) -> str | None:
     return found
 
 
+_MISSING_PACKAGE = re.compile(r"Requirement '([^']+)' not met|pip install (?:-U )?['`]?(\w[\w.-]*)")
+
+
+def missing_package(error: BaseException) -> str | None:
+    """That a package is not installed which a part of Lightning needs, such as a logger's; None if that is not so."""
+    cause: BaseException | None = error
+    while cause is not None and not (missing := _MISSING_PACKAGE.search(str(cause))):
+        cause = cause.__cause__
+    if cause is None or missing is None or isinstance(cause, UsageError):
+        return None
+    package = missing[1] or missing[2]
+    selves = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    parts = [one for one in selves if type(one).__module__.startswith("lightning.") and not _is_trainers(one)]
+    part = next((one for one in parts if isinstance(one, L.Callback)), parts[-1] if parts else None)
+    needed = f"{type(part).__name__} needs" if part is not None else "this run needs"
+    return f"{package} is not installed, which {needed}; install it with: pip install '{package}', or leave it out."
+
+
+def _is_trainers(one: Any) -> bool:
+    return isinstance(one, (L.Trainer, LightningCLI)) or "Connector" in type(one).__name__
+
+
 def is_restoring(error: BaseException) -> bool:
     """Whether an error was raised while Lightning handed on the state that a checkpoint holds."""
     modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -635,6 +659,8 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
         return UsageError(nearest_choice(str(error), options))
     if isinstance(error, OSError) and error.filename is not None:
         return UsageError(f"{error.filename}: {error.strerror}; give a path that can be read or written.")
+    if package := missing_package(error):
+        return UsageError(package)
     if refused_by_lightning(error):
         return UsageError(nearest_choice(str(error), options))
     if raised_in(error).startswith("torch.optim") and not is_restoring(error):

@@ -77,3 +77,11 @@ def keep_quiet() -> None:
         if any(type(handler) is logging.StreamHandler for handler in logger.handlers):
             logger.handlers = [h for h in logger.handlers if type(h) is not logging.StreamHandler]
             logger.addHandler(Teller())
+
+
+class QuietInChildren:
+    """Held by a Trainer, makes the processes that it spawns as quiet as this one: they come to it by pickling alone."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        """Is made again by making quiet, of which nothing is left."""
+        return keep_quiet, ()

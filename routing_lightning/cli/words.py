@@ -59,10 +59,17 @@ class Words:
         """Looks at the ``--config`` files before anything slow: what is wrong with one is told with its name.
 
         Raises:
-            UsageError: if one is no file, or holds no keys with values.
+            UsageError: if one is no file, holds no keys with values, or stands before the command whose keys it has.
         """
         for given in (*_values(self.before, _TAKES_CONFIG), *self.values(*_TAKES_CONFIG)):
             _check_config(given)
+        for given in _values(self.before, _TAKES_CONFIG):
+            strange = [str(key) for key in _content(given) if key not in (*TRAINER_COMMANDS, "config")]
+            if strange:
+                raise UsageError(
+                    f"config {given:.100} stands before the command, but {', '.join(strange[:3])} in it belong to a "
+                    f"command; give it behind: {self.command or 'fit'} --config {given:.100}"
+                )
 
     def value(self, option: str) -> Any:
         """Value of a dotted option: of the command line, else of the last config that has it, else None."""
@@ -135,6 +142,8 @@ def _check_config(given: str) -> None:
         is_file = Path(given).is_file()
     except (OSError, ValueError):  # a text too long for a name, or with a null byte
         is_file = False
+    if given == "-" or (not is_file and _is_pipe(given)):
+        raise UsageError(f"config {given} is a pipe, which can be read but once; write it to a file and give its path.")
     shape = "give keys with values, as the files in configs have them"
     try:
         content = yaml.safe_load(Path(given).read_text(encoding="utf-8") if is_file else given)
@@ -152,6 +161,14 @@ def _check_config(given: str) -> None:
     if is_file:
         raise UsageError(f"config {given} holds {'nothing' if content is None else 'no keys'}; {shape}.")
     raise UsageError(f"config {given!r} is no file; give the path of one (`methods` lists those that there are).")
+
+
+def _is_pipe(given: str) -> bool:
+    try:
+        path = Path(given)
+        return path.is_fifo() or path.is_char_device() or path.is_socket()
+    except (OSError, ValueError):
+        return False
 
 
 def _content(path: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from routing_lightning.modules.changed import ANEW, Change, model_changes
 from routing_lightning.modules.detect import LOOK, Detector
 from routing_lightning.modules.joint import JointLoss, check_joint_loss
 from routing_lightning.modules.masking import label_mask, mask_logits
-from routing_lightning.modules.monitors import check_monitors
+from routing_lightning.modules.monitors import check_monitors, note_unlogged
 from routing_lightning.modules.objective import Objective
 from routing_lightning.modules.optimizing import OptimizingModule, is_plateau, sgd
 from routing_lightning.modules.over import stopped_early, why_over
@@ -462,6 +462,7 @@ class TaskClassifier(OptimizingModule):
                 "A checkpoint is saved within a training step: a run that goes on from it makes that step anew, with "
                 "what batch normalisation and the router have seen of it already; save in on_train_batch_end instead."
             )
+        note_unlogged(self.trainer)
         checkpoint["label_mask"] = None if self.label_mask is None else self.label_mask.tolist()
         checkpoint["targets"] = None if self.objective is None else self.objective.targets.state()
         data = getattr(self.trainer, "datamodule", None)

@@ -2,8 +2,10 @@
 
 import lightning as L
 from lightning.pytorch.callbacks import BackboneFinetuning, ModelPruning
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from routing_lightning.errors import UsageError
+from routing_lightning.nn import Blocks
 
 BLOCKS = "the command prune drops blocks that no task takes"
 
@@ -24,7 +26,9 @@ def check_backbone(trainer: L.Trainer, model: L.LightningModule) -> None:
 
 
 def check_pruning(trainer: L.Trainer, model: L.LightningModule) -> None:
-    """Checks that ModelPruning can prune what it is to prune; to be called after callbacks are set up.
+    """Checks that ModelPruning can prune what it is to prune, and notes which function blocks it does not find.
+
+    To be called after callbacks are set up.
 
     Torch makes one vector of weights, which it cannot of convolutions whose channels come last in memory; and it finds
     weights by the names ``weight`` and ``bias``, which function blocks, being many in one layer, do not have.
@@ -48,3 +52,26 @@ def check_pruning(trainer: L.Trainer, model: L.LightningModule) -> None:
                     f"ModelPruning cannot prune {where}, whose channels come last in memory, which is faster; name "
                     f"other parts with parameters_to_prune, or leave ModelPruning out; {BLOCKS}."
                 )
+        _note_blocks_left(callback, model)
+
+
+def _note_blocks_left(callback: ModelPruning, model: L.LightningModule) -> None:
+    """Says which function blocks stay as they are, where the parts to prune were left to Lightning."""
+    chosen = [(id(part), kind) for part, kind in callback._parameters_to_prune or ()]
+    found = callback.sanitize_parameters_to_prune(model, (), callback._parameter_names)
+    if chosen != [(id(part), kind) for part, kind in found]:  # the user knows
+        return
+    pruned = {id(getattr(part, kind)) for part, kind in found}
+    left = {
+        name: sum(value.numel() for value in blocks.parameters())
+        for name, blocks in model.named_modules()
+        if isinstance(blocks, Blocks) and not any(id(value) in pruned for value in blocks.parameters())
+    }
+    if not left:
+        return
+    numbers, all_of_them = sum(left.values()), sum(value.numel() for value in model.parameters())
+    rank_zero_warn(
+        f"{type(callback).__name__} leaves the function blocks of {', '.join(left)} as they are, {numbers:,} of "
+        f"{all_of_them:,} weights: it knows weights by the names weight and bias, which these do not have"
+        + (f"; {BLOCKS}." if hasattr(model, "router") else ".")
+    )

@@ -47,6 +47,27 @@ def test_a_config_that_is_none_is_told_with_its_name(content, sentence, folder, 
         assert re.search(f"error: config mine.yaml .*{sentence}", found)
 
 
+def test_a_config_in_a_pipe_is_told(folder, capsys):
+    os.mkfifo(folder / "pipe")
+    for given in ("pipe", "-"):
+        found = refused(capsys, "fit", "--config", given)
+        assert f"error: config {given} is a pipe" in found and "write it to a file and give its path" in found
+
+
+@pytest.mark.parametrize("words", [["--config", DIGITS], [f"--config={DIGITS}"], ["-c", DIGITS]])
+def test_what_stands_before_the_command_and_is_its_own_is_told(words, capsys):
+    found = refused(capsys, *words, "fit", "--trainer.fast_dev_run=true")
+    assert f"error: config {DIGITS} stands before the command, but seed_everything, trainer, model in it" in found
+    assert f"give it behind: fit --config {DIGITS}" in found
+    found = refused(capsys, "--trainer.fast_dev_run=true", *words, "validate")
+    assert "error: config" in found
+    found = refused(capsys, "--trainer.fast_dev_run=true", "validate", *words)
+    assert (
+        "error: trainer.fast_dev_run stands before the command; give it behind, as in fit --trainer.fast_dev_run"
+        in found
+    )
+
+
 @pytest.mark.parametrize("given", ["nowhere.yaml", "", ".", "null", "x" * 5000, "a\nb"])
 def test_a_config_that_is_no_file_is_told(given, capsys):
     assert "is no file; give the path of one" in refused(capsys, "fit", "--config", given)
@@ -139,7 +160,7 @@ def test_a_logger_whose_library_is_missing_is_told(monkeypatch, capsys):
     monkeypatch.setattr(WandbLogger, "__init__", missing)
     for given in ("WandbLogger", "[WandbLogger]"):
         words = ["fit", f"--config={DIGITS}", *SHORT, f"--trainer.logger={given}"]
-        assert "error: Requirement 'wandb>=0.12.10' not met" in refused(capsys, *words)
+        assert "error: wandb>=0.12.10 is not installed, which this run needs; install it" in refused(capsys, *words)
 
 
 def test_a_trial_writes_nothing(folder):
@@ -240,3 +261,114 @@ def test_a_full_disk_behind_the_output_is_one_sentence():
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     (sentence,) = done.stderr.splitlines()
     assert done.returncode == 1 and sentence.startswith("error: what comes out cannot be written (No space left")
+
+
+BARE = f"--config={ROOT}/configs/data/digits_mtl.yaml", "--model=RoutedClassifier"
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("model.init_args.optimizer", "SGD"),
+        ("model.init_args.lr_scheduler", "StepLR"),
+        ("model.init_args.router", "RewardRouter"),
+        ("model.init_args.aggregator", "..."),
+        ("trainer.callbacks", "EarlyStopping"),
+        ("trainer.callbacks+", "EarlyStopping"),
+        ("trainer.logger", "CSVLogger"),
+        ("trainer.profiler", "SimpleProfiler"),
+        ("trainer.strategy", "lightning.pytorch.strategies.DDPStrategy"),
+        ("trainer.accelerator", "lightning.pytorch.accelerators.CPUAccelerator"),
+        ("trainer.plugins", "lightning.pytorch.plugins.MixedPrecision"),
+    ],
+)
+def test_options_without_a_class_are_told(place, kind, capsys):
+    ways = [f"--{place}.init_args.lr=0.5"]
+    if place[-1] != "+" and place not in (
+        "trainer.profiler",
+        "trainer.strategy",
+        "trainer.accelerator",
+        "trainer.plugins",
+    ):
+        ways.append(f"--{place}={{init_args: {{lr: 0.5}}}}")
+    for words in ways:
+        found = refused(capsys, "fit", *BARE, words)
+        key = place.removesuffix("+").replace(".init_args", "")
+        example = f"{{class_path: {kind}, init_args: {{lr: ...}}}}"
+        assert (
+            f"error: {key}: lr is given, but no class that takes it; give one with class_path, such as {example}"
+            in found
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--trainer.logger=Logger"], "trainer.logger: Logger is only what all of its kind have in common; give the"),
+        (["--data=MultiTaskDataModule"], "MultiTaskDataModule is only what .* such as DigitsMTLDataModule"),
+        (["--trainer.devices.init_args.x=1"], "trainer.devices: x is given, but the place takes a value and no class"),
+        (["--trainer.loger.init_args.x=1"], r"no option trainer.loger.init_args.x; did you mean trainer.logger\?"),
+        (["--model.init_args.lr_scheduler=ReduceLROnPlateau"], "give the class_path lightning.pytorch.cli.ReduceLROn"),
+        (
+            ["--model.init_args.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau"],
+            "ReduceLROnPlateau needs monitor; give it in its init_args",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_classes_that_are_none_or_several_are_told(words, sentence, capsys):
+    import re
+
+    found = refused(capsys, "fit", *BARE, *words)
+    assert re.search(f"error: .*{sentence}", found) and "<class" not in found
+
+
+def test_what_stands_before_model_and_data_is_told(capsys):
+    data, method = f"--config={ROOT}/configs/data/digits_mtl.yaml", f"--config={ROOT}/configs/methods/wpl.yaml"
+    found = refused(capsys, "fit", data, "--model.init_args.router.init_args.gamma=1")
+    assert "Option 'router.init_args.gamma' is not accepted before there is a model; give a method first" in found
+    found = refused(capsys, "fit", method, "--data.init_args.batch_size=1")
+    assert "data: batch_size is given before there is data; give data first" in found
+
+
+def test_a_name_that_several_classes_have_is_told_with_all_of_them():
+    found = one_sentence(
+        'Parser key "trainer.logger":\n  Multiple subclasses with name Mine. Give the full class path to avoid '
+        "ambiguity: a.b.Mine, c.Mine."
+    )
+    assert found == "trainer.logger: 2 classes are called Mine; give the class_path a.b.Mine or c.Mine"
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "part"),
+    [
+        ("wandb", ["--trainer.logger=WandbLogger"], "this run"),
+        ("mlflow", ["--trainer.logger=[{class_path: MLFlowLogger}]"], "this run"),
+        ("comet_ml", ["--trainer.logger=CometLogger"], "this run"),
+        ("deepspeed", ["--trainer.strategy=deepspeed"], "DeepSpeedStrategy"),
+        ("torch_xla", ["--trainer.accelerator=tpu"], "XLAAccelerator"),
+        ("transformer_engine", ["--trainer.precision=transformer-engine"], "TransformerEnginePrecision"),
+        ("bitsandbytes", ["--trainer.plugins=lightning.pytorch.plugins.BitsandbytesPrecision"], "this run"),
+        ("psutil", ["--trainer.callbacks=DeviceStatsMonitor", "--trainer.logger=CSVLogger"], "DeviceStatsMonitor"),
+        (
+            "psutil",
+            ["--trainer.callbacks=DeviceStatsMonitor", "--trainer.callbacks.cpu_stats=true"],
+            "DeviceStatsMonitor",
+        ),
+    ],
+)
+def test_a_package_that_a_part_of_lightning_needs_is_told_with_the_part(package, words, part, capsys):
+    import re
+    from importlib.util import find_spec
+
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    if "CSVLogger" in words[-1]:
+        words = [*words, "--trainer.logger.save_dir=."]
+    if "Bitsandbytes" in words[0]:
+        words = [*words, "--trainer.plugins.init_args.mode=nf4"]
+    options = [*SHORT, "--trainer.log_every_n_steps=1"] if package == "psutil" else TRIAL[1:]
+    found = refused(capsys, "fit", TRIAL[0], *options, *words)
+    assert re.match(
+        f"error: {package.replace('_', '.')}.* is not installed, which {part} needs; install it with: pip", found
+    )

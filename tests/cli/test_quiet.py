@@ -1,6 +1,8 @@
 """On success stderr is empty and what is shown fits; warnings that concern the user stay."""
 
+import logging
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from routing_lightning.cli.quiet import keep_quiet
+from routing_lightning.cli import main
+from routing_lightning.cli.quiet import Teller, keep_quiet
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
@@ -102,3 +105,15 @@ def test_notes_of_this_package_stand_without_their_place_in_the_code():
     assert ours == "note: left out 2 images.\n"
     theirs = warnings.formatwarning("mind this", UserWarning, "/elsewhere/theirs.py", 3)
     assert "theirs.py:3" in theirs and "mind this" in theirs
+
+
+def test_processes_that_are_spawned_are_as_quiet(monkeypatch, tmp_path):
+    """They come to the Trainer by pickling, before Lightning says that they have met."""
+    monkeypatch.chdir(tmp_path)
+    words = ["fit", f"--config={DIGITS}", "--trainer.fast_dev_run=true", "--trainer.accelerator=cpu", "--record=null"]
+    held = pickle.dumps(main(words).trainer.quiet)
+    names = ("lightning.pytorch", "lightning.fabric", "lightning", "lightning_utilities")
+    for name in names:
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [logging.StreamHandler()])
+    pickle.loads(held)
+    assert all(type(handler) is Teller for name in names for handler in logging.getLogger(name).handlers)

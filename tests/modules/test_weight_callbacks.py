@@ -1,5 +1,6 @@
 """Lightning's callbacks that change weights work with our models, or one sentence says why not."""
 
+import warnings
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from routing_lightning.errors import UsageError
 from routing_lightning.modules import MultiTaskClassifier
 from routing_lightning.networks import TaskSpecific
+from routing_lightning.nn import Blocks
 from tests.conftest import ToyDataModule, toy_model
 from tests.modules.test_monitors import baseline
 
@@ -60,11 +62,45 @@ class LinearFeatures(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
 
 
+def baseline_linear():
+    return MultiTaskClassifier(3, 2, (1, 8, 8), partial(TaskSpecific, hidden=8), LinearFeatures)
+
+
 def test_what_can_be_pruned_is():
-    model = MultiTaskClassifier(3, 2, (1, 8, 8), partial(TaskSpecific, hidden=8), LinearFeatures)
+    model = baseline_linear()
     fit(model, ModelPruning("l1_unstructured", amount=0.5))
     weights = [part.weight for part in model.modules() if isinstance(part, nn.Linear)]
     assert weights and 0.3 < torch.cat([weight.flatten() for weight in weights]).eq(0).float().mean() < 0.9
+
+
+def routed_linear():
+    """A routed model all of whose unrouted layers can be pruned."""
+    return toy_model(features=LinearFeatures)
+
+
+def pruning_notes(model, **options):
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        fit(model, ModelPruning("l1_unstructured", amount=0.5, **options), epochs=1)
+    return [str(note.message) for note in noted if "leaves the function blocks" in str(note.message)]
+
+
+@pytest.mark.parametrize(
+    ("made", "first"), [(routed_linear, "network.body.1.blocks"), (baseline_linear, "network.own.0")]
+)
+def test_blocks_that_are_not_pruned_are_told(made, first):
+    model = made()
+    (note,) = pruning_notes(model)
+    blocks = [part for part in model.modules() if isinstance(part, Blocks)]
+    left = sum(value.numel() for part in blocks for value in part.parameters())
+    assert len(blocks) == 3 and f"{left:,} of " in note and first in note
+    assert all((value != 0).all() for part in blocks for value in part.parameters())
+
+
+def test_nothing_is_told_where_the_parts_were_chosen():
+    model = routed_linear()
+    chosen = [(part, "weight") for part in model.modules() if isinstance(part, nn.Linear)]
+    assert chosen and not pruning_notes(model, parameters_to_prune=chosen)
 
 
 class Thaw(BaseFinetuning):

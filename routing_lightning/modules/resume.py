@@ -183,7 +183,7 @@ def without_finders(trainer: L.Trainer) -> None:
 
 
 def samples_per_batch(trainer: L.Trainer) -> int | None:
-    """Training samples in a batch of all processes; None where loaders are not those of a datamodule of this package."""
+    """Training samples in a batch of all processes; None of loaders of the user's."""
     size = getattr(trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
     return size * trainer.world_size if isinstance(size, int) else None
 

@@ -17,6 +17,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from routing_lightning.errors import UsageError
+from routing_lightning.modules.schedule import LENGTHS
 from routing_lightning.paths import run_folder
 from routing_lightning.record import FILE_NAME, TEST_FILE, RouteRecord, TestedTask, load_test
 
@@ -437,13 +438,6 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 # How long a run is: of no effect on what was before its end, unless something was planned by it.
 LENGTH = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "trainer.min_epochs", "trainer.min_steps")
-# Schedules and their length; one that is left to the run comes from the run that begins it; those that go on keep it.
-SCHEDULES = {
-    "OneCycleLR": "total_steps",
-    "CosineAnnealingLR": "T_max",
-    "LinearLR": "total_iters",
-    "PolynomialLR": "total_iters",
-}
 BEFORE = " before"  # ends the name of a setting that a run had before it went on with another one
 
 
@@ -471,14 +465,13 @@ def settings_of(run: Run) -> dict[str, Any]:
 def _is_planned(settings: dict[str, Any]) -> bool:
     """Whether a run plans something by its length when it begins: a search, or a learning rate schedule."""
     for name, value in settings.items():
-        if not name.endswith("class_path") or not isinstance(value, str):
-            continue
-        kind, args = value.rpartition(".")[2], name.removesuffix("class_path") + "init_args."
-        if kind == "BranchingRouter" and (settings.get(args + "stage") is None or settings.get(args + "begin") != 0):
+        place, _, option = name.rpartition(".")
+        if option in LENGTHS and value in (None, -1):  # of a schedule, left to the run
             return True
-        unset = None if kind == "OneCycleLR" else 0
-        if kind in SCHEDULES and settings.get(args + SCHEDULES[kind], unset) in (None, -1):
-            return True
+        if option == "class_path" and str(value).rpartition(".")[2] == "BranchingRouter":
+            args = f"{place}.init_args."
+            if settings.get(args + "stage") is None or settings.get(args + "begin") != 0:
+                return True
     return False
 
 

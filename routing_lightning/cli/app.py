@@ -394,8 +394,10 @@ class RoutingCLI(LightningCLI):
             f"{time} of time (max_time)" if time else "",
         ]
         words = " or ".join(filter(None, most)) or "no end but Ctrl-C"
+        options = " or ".join(f"--trainer.{name}" for name, limit in zip(LIMITS, most, strict=True) if limit)
         print(
-            f"the training has {words}, of the config or by default; --trainer.max_epochs sets another length",
+            f"the training has {words}, of the config or by default; {options or '--trainer.max_epochs'} sets another "
+            "length",
             flush=True,
         )
 

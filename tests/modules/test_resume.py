@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import (
     LearningRateMonitor,
     ModelCheckpoint,
     StochasticWeightAveraging,
+    Timer,
 )
 from lightning.pytorch.cli import ReduceLROnPlateau
 from lightning.pytorch.loggers import Logger
@@ -493,6 +494,47 @@ def test_a_run_that_is_over_has_its_averages_and_says_so(options, tmp_path, capl
     assert "nothing was trained: the run has made " in caplog.text and limit in caplog.text
     for name, value in whole.lightning_module.state_dict().items():
         assert torch.equal(value, again.lightning_module.state_dict()[name]), name
+
+
+SHORT, LONG = {"microseconds": 1}, {"minutes": 5}
+ENDS = {
+    "epochs": ({"max_epochs": 2}, ["2 epochs, and trainer.max_epochs is 2; give more to go on"], {"max_epochs": 3}),
+    "steps": ({"max_epochs": -1, "max_steps": 7}, ["7 steps, and trainer.max_steps is 7; give"], {"max_steps": 9}),
+    "epochs and steps": (
+        {"max_epochs": 1, "max_steps": 5},
+        ["max_steps is 5; the run", "max_epochs is 1; give more of each"],
+        {"max_epochs": 2, "max_steps": 8},
+    ),
+    "epochs before steps": ({"max_epochs": 1, "max_steps": 9}, ["made 1 epochs"], {"max_epochs": 2}),
+    "time": ({"max_epochs": -1, "max_time": SHORT}, ["trainer.max_time (or the duration of"], {"max_time": LONG}),
+    "time before epochs": ({"max_epochs": 9, "max_time": SHORT}, ["trainer.max_time (or"], {"max_time": LONG}),
+    "time, at least an epoch": (
+        {"max_epochs": -1, "max_time": SHORT, "min_epochs": 1},
+        ["trainer.max_time (or"],
+        {"max_time": LONG},
+    ),
+    "time and steps": (
+        {"max_epochs": -1, "max_steps": 4, "max_time": SHORT, "min_steps": 4},
+        ["max_steps is 4; the run has taken", "more of each"],
+        {"max_time": LONG, "max_steps": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "told", "more"), ENDS.values(), ids=ENDS)
+def test_each_way_in_which_a_run_ends_is_named_and_more_of_it_goes_on(options, told, more, tmp_path, caplog):
+    save = ModelCheckpoint(tmp_path, filename="end", save_last=True)
+    first, _ = fit(routed(), save, **options)
+    path = tmp_path / "last.ckpt"
+    again, _ = fit(routed(), ckpt_path=path, **options)
+    assert again.global_step == first.global_step and not again.lightning_module.began
+    (sentence,) = [text for text in caplog.messages if text.startswith("nothing was trained")]
+    assert all(part in sentence for part in told)
+    assert {name for name in ("max_epochs", "max_steps", "max_time") if f"trainer.{name} " in sentence} == set(more)
+    longer, _ = fit(routed(), ckpt_path=path, **(options | {"max_steps": first.global_step + 2} | more))
+    assert longer.lightning_module.began and longer.global_step > first.global_step
+    timers = [one for one in longer.callbacks if isinstance(one, Timer)]
+    assert all(one.time_elapsed() >= one._offset > 0 for one in timers)  # the time of the first run counts
 
 
 @pytest.mark.parametrize("left", [1, 3])

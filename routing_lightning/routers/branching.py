@@ -209,15 +209,37 @@ class BranchingRouter(HostModule, Router):
                 "nobody knows how long that is; set trainer.max_epochs or max_steps; or stage of the router, and "
                 "begin 0."
             )
-        self.first.fill_(round(self.begin * batches))
-        if not self.longest:
-            self.longest.fill_(max(1, round(self.search * batches / max(1, len(self.depths)))))
+        first, longest = self._shares(batches)
+        self.first.fill_(first)
+        self.longest.fill_(longest)
+
+    def _shares(self, batches: float) -> tuple[int, int]:
+        """Batches before the first depth opens, and the most that one is open, of a training of so many batches."""
+        longest = self.stage or max(1, round(self.search * batches / max(1, len(self.depths))))
+        return round(self.begin * batches), longest
+
+    def _kept_plan(self, batches: float) -> list[str]:
+        """Says that the search goes on as it was planned for a training of another length, if it does."""
+        kept, count = (int(self.first), int(self.longest)), len(self.depths)
+        if math.isfinite(batches):
+            own = self._shares(batches)
+            now = f"{own[0]} and {own[1]} of a training of {batches:g}"
+        else:
+            own = (kept[0], self.stage or -1)  # a training without an end has no shares
+            now = "shares of this one, whose length nobody knows"
+        if own == kept or (self.stage is not None and (not self.begin or self.opened == count)):
+            return []
+        return [
+            "BranchingRouter goes on with the plan of the checkpoint, whose run had another length, or begin or search: "
+            f"{kept[0]} batches before the search and up to {kept[1]} for each of {count} depths, not {now}; to plan "
+            "anew, start a new run from the weights (--weights in place of --ckpt_path) with another begin or search."
+        ]
 
     def foresee(self, batches: float, layers: Sequence[str]) -> list[str]:
-        """Whether a depth is open too shortly to tell, or the last one is asked too late; see the base class."""
+        """Whether a depth is open too shortly to tell, the last too late, or a plan is an old one; see the base class."""
         if self.is_over:
             return []
-        found, longest, count = [], int(self.longest), len(self.depths)
+        found, longest, count = self._kept_plan(batches), int(self.longest), len(self.depths)
         settled = self.settle * longest
         compared = longest - math.ceil(settled)
         longer = "search" if self.stage is None else "stage"

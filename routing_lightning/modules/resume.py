@@ -1,13 +1,13 @@
 """Where a run stands, so that a checkpoint saved at any place goes on from there to the bit."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from routing_lightning.errors import UsageError
 
@@ -35,6 +35,44 @@ class Milestones:
     def state(self) -> dict[str, int]:
         """As plain numbers."""
         return asdict(self)
+
+
+def check_whole(checkpoint: Mapping[str, Any]) -> None:
+    """Checks that a checkpoint holds all that a run needs to go on: Lightning passes over what is not there.
+
+    Raises:
+        UsageError: if a part is missing, or is none of an optimizer.
+    """
+    way_out = "give one that a run has written whole, or begin a new run with its weights (--weights FILE)."
+    for part in ("loops", "optimizer_states", "lr_schedulers", KEY):
+        if checkpoint.get(part) is None:
+            raise UsageError(f"the checkpoint lacks {part}, without which a run cannot go on from it; {way_out}")
+    states = checkpoint["optimizer_states"]
+    if not isinstance(states, list) or not states:
+        raise UsageError(f"optimizer_states of the checkpoint is {states}, the state of no optimizer; {way_out}")
+    for state in states:
+        missing = [key for key in ("state", "param_groups") if not isinstance(state, dict) or key not in state]
+        if missing:
+            raise UsageError(f"optimizer_states of the checkpoint is damaged: it lacks {missing[0]}; {way_out}")
+
+
+def check_epochs(fit_loop: dict[str, Any], most: int | None) -> None:
+    """Checks that a run has not made more epochs than it may.
+
+    Raises:
+        UsageError: if it has.
+    """
+    made = fit_loop["epoch_progress"]["current"]["processed"]
+    if most not in (None, -1) and made > most:
+        raise UsageError(
+            f"the run has made {made} epochs, and trainer.max_epochs is {most}; give more than {made} to go on."
+        )
+
+
+def batches_of(trainer: L.Trainer) -> dict[str, int | None]:
+    """What decides which samples a batch has, apart from the data: its size (None: unknown) and the processes."""
+    size = getattr(getattr(trainer, "datamodule", None), "batch_size", None)
+    return {"batch_size": size if isinstance(size, int) else None, "number of processes": trainer.world_size}
 
 
 def settle(fit_loop: dict[str, Any], milestones: Milestones) -> None:
@@ -160,8 +198,12 @@ def without_finders(trainer: L.Trainer) -> None:
     rank_zero_info(f"{name} is left out of a run that goes on: it looks for a value from the start")
 
 
-def check_within(trainer: L.Trainer) -> None:
-    """Checks that an epoch within which a run goes on has batches left.
+def check_within(trainer: L.Trainer, before: Mapping[str, int | None]) -> None:
+    """Checks that an epoch within which a run goes on has batches left, and says where they are other ones.
+
+    Args:
+        trainer: the Trainer of the run.
+        before: what :func:`batches_of` gave when the checkpoint was saved.
 
     Raises:
         UsageError: if more of them are done than it has now: Lightning would train one, and end without a word.
@@ -175,3 +217,10 @@ def check_within(trainer: L.Trainer) -> None:
             "(trainer.limit_train_batches, overfit_batches, batch_size of the data, trainer.devices), at least until "
             "the end of the epoch."
         )
+    if loop.restarted_mid_epoch and not progress.is_last_batch:
+        for what, now in batches_of(trainer).items():
+            if before.get(what) is not None and now is not None and before[what] != now:
+                rank_zero_warn(
+                    f"{what} is {now}, but the {done} batches done of the epoch were made with {before[what]}: "
+                    "until its end some samples come twice, or not at all; from the next epoch on all come once."
+                )

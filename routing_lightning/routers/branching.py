@@ -230,13 +230,13 @@ class BranchingRouter(HostModule, Router):
         if own == kept or (self.stage is not None and (not self.begin or self.opened == count)):
             return []
         return [
-            "BranchingRouter goes on with the plan of the checkpoint, whose run had another length, or begin or search: "
+            "BranchingRouter goes on with the plan of the checkpoint, whose run had another length or other shares: "
             f"{kept[0]} batches before the search and up to {kept[1]} for each of {count} depths, not {now}; to plan "
             "anew, start a new run from the weights (--weights in place of --ckpt_path) with another begin or search."
         ]
 
     def foresee(self, batches: float, layers: Sequence[str]) -> list[str]:
-        """Whether a depth is open too shortly to tell, the last too late, or a plan is an old one; see the base class."""
+        """Whether a depth is open too shortly to tell, the last too late, or a plan is old; see the base class."""
         if self.is_over:
             return []
         found, longest, count = self._kept_plan(batches), int(self.longest), len(self.depths)

@@ -546,3 +546,18 @@ def test_an_epoch_that_has_fewer_batches_than_are_done_is_told(model, left, tmp_
         fit(MODELS[model](), ckpt_path=path, max_epochs=2, limit_train_batches=left)
     more, _ = fit(MODELS[model](), ckpt_path=path, max_epochs=2, limit_train_batches=4)
     assert more.global_step == 8
+
+
+def test_a_batch_size_that_changes_within_an_epoch_is_told(tmp_path, recwarn):
+    save = [ModelCheckpoint(tmp_path, filename=f"{{step}}-{at}", every_n_train_steps=at) for at in (3, 5)]
+    fit(routed(), *save, max_epochs=1)
+    within, after = sorted(tmp_path.glob("*.ckpt"))
+    words = "batch_size is 8, but the 3 batches done of the epoch were made with 16"
+    for path, size, told in ((within, 8, True), (within, 16, False), (after, 8, False)):
+        recwarn.clear()
+        fit_with = ToyDataModule(count=72)
+        fit_with.batch_size = size
+        trainer = Trainer(accelerator="cpu", max_epochs=2, logger=False, enable_progress_bar=False,
+                          enable_checkpointing=False, num_sanity_val_steps=0)  # fmt: skip
+        trainer.fit(routed(), fit_with, ckpt_path=path)
+        assert any(words in str(one.message) for one in recwarn) == told

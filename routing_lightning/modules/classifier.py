@@ -41,6 +41,7 @@ from routing_lightning.modules.resume import (
     check_whole,
     check_within,
     forget_strange_files,
+    forget_uncompared,
     keep_best,
     settle,
     without_finders,
@@ -516,6 +517,7 @@ class TaskClassifier(OptimizingModule):
             states, folders = checkpoint.get("callbacks") or {}, [str(callback.dirpath) for callback in saves]
             strange = forget_strange_files(states, folders, saves[0].FILE_EXTENSION)
             keep_best(states, saves)
+            forget_uncompared(states, {one.state_key for one in trainer.callbacks})  # type: ignore[union-attr]
             if strange:
                 rank_zero_warn(
                     f"The checkpoint names {strange[0]} as a file of its run, which it cannot be: the run goes on "

@@ -153,6 +153,21 @@ def forget_strange_files(states: dict[str, Any], folders: Collection[str], exten
     return list(dict.fromkeys(found))
 
 
+def forget_uncompared(states: dict[str, Any], keys: Collection[str]) -> None:
+    """Takes out the states of ModelCheckpoints that this run has not and that compared nothing: nothing is lost.
+
+    Lightning would warn of them, as of each run to which a ModelCheckpoint with a ``monitor`` is added: it has none in
+    addition then, which saved the last checkpoint before.
+
+    Args:
+        states: what a checkpoint holds of each callback; changed in place.
+        keys: names that the callbacks of this run have there.
+    """
+    for key in [key for key in states if key not in keys and str(key).startswith(ModelCheckpoint.__name__)]:
+        if isinstance(states[key], dict) and states[key].get("monitor", "unknown") is None:
+            del states[key]
+
+
 def keep_best(states: dict[str, Any], saves: Iterable[ModelCheckpoint]) -> None:
     """Lets the ModelCheckpoints of a run that goes on elsewhere know the best checkpoints so far, if they are there.
 

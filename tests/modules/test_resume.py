@@ -561,3 +561,19 @@ def test_a_batch_size_that_changes_within_an_epoch_is_told(tmp_path, recwarn):
                           enable_checkpointing=False, num_sanity_val_steps=0)  # fmt: skip
         trainer.fit(routed(), fit_with, ckpt_path=path)
         assert any(words in str(one.message) for one in recwarn) == told
+
+
+def test_callbacks_that_are_left_out_are_told_where_their_state_counts(tmp_path, recwarn):
+    compares = partial(ModelCheckpoint, tmp_path, "compared", "val/loss")
+    fit(routed(), ModelCheckpoint(tmp_path, "plain", every_n_train_steps=5), compares(), early(), max_epochs=1)
+    path = tmp_path / "plain.ckpt"
+    for kept, told in (
+        ([compares(), early()], []),
+        ([ModelCheckpoint(tmp_path, "new", "train/loss"), early()], ["ModelCheckpoint{'monitor': 'val/loss'"]),
+        ([compares()], ["EarlyStopping"]),
+    ):
+        recwarn.clear()
+        fit(routed(), *kept, ckpt_path=path, max_epochs=2)
+        said = [str(one.message) for one in recwarn if "callbacks used to create" in str(one.message)]
+        assert len(said) == bool(told)
+        assert all(name in said[0] for name in told) and "'monitor': None" not in "".join(said)

@@ -229,8 +229,9 @@ class BranchingRouter(HostModule, Router):
             now = "shares of this one, whose length nobody knows"
         if own == kept or (self.stage is not None and (not self.begin or self.opened == count)):
             return []
+        over = ", and its search is over" if self.is_over else ""
         return [
-            "BranchingRouter goes on with the plan of the checkpoint, whose run had another length or other shares: "
+            f"BranchingRouter goes on with the checkpoint's plan{over}, whose run had another length or shares: "
             f"{kept[0]} batches before the search and up to {kept[1]} for each of {count} depths, not {now}; to plan "
             "anew, start a new run from the weights (--weights in place of --ckpt_path) with another begin or search."
         ]
@@ -238,7 +239,7 @@ class BranchingRouter(HostModule, Router):
     def foresee(self, batches: float, layers: Sequence[str]) -> list[str]:
         """Whether a depth is open too shortly to tell, the last too late, or a plan is old; see the base class."""
         if self.is_over:
-            return []
+            return self._kept_plan(batches)
         found, longest, count = self._kept_plan(batches), int(self.longest), len(self.depths)
         settled = self.settle * longest
         compared = longest - math.ceil(settled)

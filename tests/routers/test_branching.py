@@ -432,8 +432,11 @@ def test_a_plan_for_a_run_of_another_length_is_told(options, length, words):
     told = [line for line in router.foresee(length, LAYERS) if "plan" in line]
     assert len(told) == (words is not None)
     assert words is None or re.search(words, told[0])
+    router.opened.fill_(3)
     router.closed.fill_(3)
-    assert router.foresee(length, LAYERS) == []
+    over = router.foresee(length, LAYERS)
+    assert len(over) == (words is not None and "stage" in options and options["stage"] is None)
+    assert all("search is over" in line for line in over)
 
 
 def test_a_search_that_did_not_end_is_told_at_the_end():

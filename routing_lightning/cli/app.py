@@ -242,7 +242,7 @@ class RoutingCLI(LightningCLI):
         if subcommand == "fit" and path is not None and Path(str(path)).is_file():
             checkpoint = checkpoints.load(Path(str(path)))
             self.first_step = checkpoint.get("global_step", 0)
-            if "optimizer_states" not in checkpoint:
+            if "optimizer_states" not in checkpoint and "lr_schedulers" not in checkpoint:
                 self.model.begin_with(checkpoint)
                 kwargs["ckpt_path"], self.first_step = None, 0
                 if self.trainer.is_global_zero:
@@ -663,7 +663,13 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
         return UsageError(package)
     if refused_by_lightning(error):
         return UsageError(nearest_choice(str(error), options))
-    if raised_in(error).startswith("torch.optim") and not is_restoring(error):
+    if is_restoring(error) and not isinstance(error, (UsageError, MisconfigurationException)):
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        return UsageError(
+            f"the state in the checkpoint cannot be taken over ({type(error).__name__}: {reason}); give an unbroken "
+            "one, or begin a new run with its weights (--weights in place of --ckpt_path)."
+        )
+    if raised_in(error).startswith("torch.optim"):
         sentence = " ".join(str(error).split()).rstrip(".")
         return UsageError(f"the optimizer or lr_scheduler refuses its values: {sentence}; mend its init_args.")
     if isinstance(error, (ValueError, TypeError)) and raised_in(error).startswith(
@@ -671,12 +677,6 @@ def usage_error(error: BaseException, options: Mapping[str, Any]) -> BaseExcepti
     ):
         sentence = " ".join(str(error).split()).rstrip(".")
         return UsageError(f"trainer.strategy refuses its values: {sentence}; mend its init_args.")
-    if is_restoring(error) and not isinstance(error, (UsageError, MisconfigurationException)):
-        reason = (str(error).splitlines() or [""])[0].rstrip(".")
-        return UsageError(
-            f"the state in the checkpoint cannot be taken over ({type(error).__name__}: {reason}); give an unbroken "
-            "one, or begin a new run with its weights (--weights in place of --ckpt_path)."
-        )
     callback = None if isinstance(error, UsageError) else failed_callback(error)
     if callback is not None and callback != "NoneType":
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

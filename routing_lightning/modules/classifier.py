@@ -36,11 +36,12 @@ from routing_lightning.modules.pixels import PixelNormalisation
 from routing_lightning.modules.resume import (
     KEY,
     Milestones,
+    batches_of,
+    check_epochs,
     check_whole,
     check_within,
     forget_strange_files,
     keep_best,
-    samples_per_batch,
     settle,
     without_finders,
 )
@@ -472,12 +473,12 @@ class TaskClassifier(OptimizingModule):
         counts = self.metric("train").counts().to(self.trainer.strategy.root_device)
         state: dict[str, Any] = {
             "milestones": self.milestones.state(),
-            "samples_per_batch": samples_per_batch(self.trainer),
             "train_counts": [part.cpu() for part in (all_gather(counts) if self.trainer.world_size > 1 else [counts])],
             "metrics": {
                 name: torch.as_tensor(value).detach().cpu() for name, value in self.trainer.callback_metrics.items()
             },
             "gradients": {},
+            "batches": batches_of(self.trainer),
         }
         if self.noise_keys is not None:
             state["seed"] = self.noise_keys.seed
@@ -494,8 +495,6 @@ class TaskClassifier(OptimizingModule):
         """
         self.check_sizes(checkpoint)
         goes_on = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
-        if goes_on:
-            check_whole(checkpoint)
         self.changed = self.changed_options(checkpoint) if goes_on else []
         for change in self.changed:
             if change.is_refused:
@@ -510,9 +509,9 @@ class TaskClassifier(OptimizingModule):
         trainer = self._trainer
         if trainer is not None and goes_on and not self.began:  # else the Tuner goes back after its trials
             without_finders(trainer)
-            metrics = {} if state is None else state["metrics"]
+            check_whole(checkpoint)
             stops = trainer.early_stopping_callbacks
-            self.stopped = stopped_early(checkpoint.get("callbacks") or {}, stops, metrics)
+            self.stopped = stopped_early(checkpoint.get("callbacks") or {}, stops, checkpoint[KEY]["metrics"])
         saves = [call for call in trainer.checkpoint_callbacks if isinstance(call, ModelCheckpoint)] if trainer else []
         if saves:
             states, folders = checkpoint.get("callbacks") or {}, [str(callback.dirpath) for callback in saves]
@@ -525,6 +524,8 @@ class TaskClassifier(OptimizingModule):
                 )
         if state is not None and "loops" in checkpoint:
             settle(checkpoint["loops"]["fit_loop"], Milestones(**state["milestones"]))
+            if trainer is not None and goes_on and not self.began:
+                check_epochs(checkpoint["loops"]["fit_loop"], trainer.max_epochs)
 
     def changed_options(self, checkpoint: dict[str, Any]) -> list[Change]:
         """Options that are others than the checkpoint's, as far as the command line made both."""
@@ -578,7 +579,7 @@ class TaskClassifier(OptimizingModule):
         """
         restored, self.restored = self.restored, None
         self.began = True
-        check_within(self.trainer, None if restored is None else restored.get("samples_per_batch"))
+        check_within(self.trainer, {} if restored is None else restored.get("batches", {}))
         self.milestones = Milestones()
         for parameter in self.parameters():
             parameter.grad = None  # of a run that was broken off

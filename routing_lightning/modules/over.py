@@ -68,21 +68,20 @@ def why_over(trainer: L.Trainer, stopped: str | None) -> str:
         trainer: the Trainer, after it.
         stopped: why it was stopped early, if it was.
     """
-    epochs, steps = trainer.current_epoch, trainer.global_step
     if trainer.limit_train_batches == 0:
         return "trainer.limit_train_batches is 0"
+    epochs, steps = trainer.current_epoch, trainer.global_step
+    reached = []
     if trainer.max_steps != -1 and steps >= trainer.max_steps:
-        return f"the run has made {steps} steps, and trainer.max_steps is {trainer.max_steps}; give more to go on"
+        reached.append(f"the run has made {steps} steps, and trainer.max_steps is {trainer.max_steps}")
     if trainer.max_epochs not in (None, -1) and epochs >= trainer.max_epochs:
-        return f"the run has made {epochs} epochs, and trainer.max_epochs is {trainer.max_epochs}; give more to go on"
+        reached.append(f"the run has made {epochs} epochs, and trainer.max_epochs is {trainer.max_epochs}")
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        left = callback.time_remaining() if isinstance(callback, Timer) else None
+        if left is not None and left <= 0:
+            took, most = (timedelta(seconds=round(time)) for time in (callback.time_elapsed(), callback._duration))
+            reached.append(f"the run has taken {took}, and trainer.max_time (or the duration of Timer) is {most}")
+    sentences = [f"{'; '.join(reached)}; give more{' of each' if len(reached) > 1 else ''} to go on"] if reached else []
     if stopped is not None:
-        return f"{stopped}; to go on, give it other options, or leave it out of trainer.callbacks"
-    for timer in (one for one in trainer.callbacks if isinstance(one, Timer)):  # type: ignore[attr-defined]
-        if (left := timer.time_remaining()) is not None and left <= 0:
-            made = timer.time_elapsed()
-            times = [str(timedelta(seconds=round(time))) for time in (made, made + left)]
-            return (
-                f"the run has trained for {times[0]}, and trainer.max_time, or the duration of its Timer, is "
-                f"{times[1]}; give more to go on"
-            )
-    return f"a callback has stopped the run after {epochs} epochs; to go on, give it other options, or leave it out"
+        sentences.append(f"{stopped}; to go on, give it other options, or leave it out of trainer.callbacks")
+    return "; and ".join(sentences) or "a callback has stopped the run; to go on, leave it out of trainer.callbacks"

@@ -15,28 +15,6 @@ KEY = "routing_lightning_progress"
 """Where a checkpoint keeps what Lightning does not: see :meth:`TaskClassifier.on_save_checkpoint`."""
 
 
-WHOLE = ("loops", "optimizer_states", "lr_schedulers", KEY)
-"""What a checkpoint of a training has beside its weights, without which a run cannot go on as it was."""
-
-
-def check_whole(checkpoint: Mapping[str, Any]) -> None:
-    """Checks that a checkpoint holds where its training stands.
-
-    Raises:
-        UsageError: if a part is missing, which Lightning would not miss, or miss without saying what to do.
-    """
-    missing = [part for part in WHOLE if part not in checkpoint]
-    if not missing and not (checkpoint["optimizer_states"] and all(checkpoint["optimizer_states"])):
-        missing = ["the state of an optimizer (optimizer_states is empty)"]
-    if not missing and not all(checkpoint["lr_schedulers"]):
-        missing = ["the state of a schedule (lr_schedulers)"]
-    if missing:
-        raise UsageError(
-            f"the checkpoint lacks {', '.join(missing)}, without which a run cannot go on; give one that a training "
-            "has written, or begin a new run with its weights (--weights in place of --ckpt_path)."
-        )
-
-
 @dataclass
 class Milestones:
     """What of an epoch is done, each as the number of batches since the run began at which it was.
@@ -57,6 +35,46 @@ class Milestones:
     def state(self) -> dict[str, int]:
         """As plain numbers."""
         return asdict(self)
+
+
+def check_whole(checkpoint: Mapping[str, Any]) -> None:
+    """Checks that a checkpoint holds all that a run needs to go on: Lightning passes over what is not there.
+
+    Raises:
+        UsageError: if a part is missing, or is none of an optimizer.
+    """
+    way_out = "give one that a run has written whole, or begin a new run with its weights (--weights FILE)."
+    for part in ("loops", "optimizer_states", "lr_schedulers", KEY):
+        if checkpoint.get(part) is None:
+            raise UsageError(f"the checkpoint lacks {part}, without which a run cannot go on from it; {way_out}")
+    states = checkpoint["optimizer_states"]
+    if not isinstance(states, list) or not states:
+        raise UsageError(f"optimizer_states of the checkpoint is {states}, the state of no optimizer; {way_out}")
+    for state in states:
+        missing = [key for key in ("state", "param_groups") if not isinstance(state, dict) or key not in state]
+        if missing:
+            raise UsageError(f"optimizer_states of the checkpoint is damaged: it lacks {missing[0]}; {way_out}")
+    if not all(checkpoint["lr_schedulers"]):
+        raise UsageError(f"lr_schedulers of the checkpoint holds the empty state of a schedule; {way_out}")
+
+
+def check_epochs(fit_loop: dict[str, Any], most: int | None) -> None:
+    """Checks that a run has not made more epochs than it may.
+
+    Raises:
+        UsageError: if it has.
+    """
+    made = fit_loop["epoch_progress"]["current"]["processed"]
+    if most not in (None, -1) and made > most:
+        raise UsageError(
+            f"the run has made {made} epochs, and trainer.max_epochs is {most}; give more than {made} to go on."
+        )
+
+
+def batches_of(trainer: L.Trainer) -> dict[str, int | None]:
+    """What decides which samples a batch has, apart from the data: its size (None: unknown) and the processes."""
+    size = getattr(getattr(trainer, "datamodule", None), "batch_size", None)
+    return {"batch_size": size if isinstance(size, int) else None, "number of processes": trainer.world_size}
 
 
 def settle(fit_loop: dict[str, Any], milestones: Milestones) -> None:
@@ -182,18 +200,12 @@ def without_finders(trainer: L.Trainer) -> None:
     rank_zero_info(f"{name} is left out of a run that goes on: it looks for a value from the start")
 
 
-def samples_per_batch(trainer: L.Trainer) -> int | None:
-    """Training samples in a batch of all processes; None of loaders of the user's."""
-    size = getattr(trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
-    return size * trainer.world_size if isinstance(size, int) else None
-
-
-def check_within(trainer: L.Trainer, saved: int | None) -> None:
-    """Checks that an epoch within which a run goes on has batches left, and tells where they are other ones.
+def check_within(trainer: L.Trainer, before: Mapping[str, int | None]) -> None:
+    """Checks that an epoch within which a run goes on has batches left, and says where they are other ones.
 
     Args:
-        trainer: the Trainer.
-        saved: samples in a batch of the run so far, if that is known.
+        trainer: the Trainer of the run.
+        before: what :func:`batches_of` gave when the checkpoint was saved.
 
     Raises:
         UsageError: if more of them are done than it has now: Lightning would train one, and end without a word.
@@ -207,9 +219,10 @@ def check_within(trainer: L.Trainer, saved: int | None) -> None:
             "(trainer.limit_train_batches, overfit_batches, batch_size of the data, trainer.devices), at least until "
             "the end of the epoch."
         )
-    size = samples_per_batch(trainer)
-    if loop.restarted_mid_epoch and not progress.is_last_batch and None not in (saved, size) and saved != size:
-        rank_zero_warn(
-            f"{done} batches of the epoch are done, of {saved} samples each, but now a batch has {size} (batch_size "
-            "of the data by processes): until the end of the epoch some samples are seen twice, or not at all."
-        )
+    if loop.restarted_mid_epoch and not progress.is_last_batch:
+        for what, now in batches_of(trainer).items():
+            if before.get(what) is not None and now is not None and before[what] != now:
+                rank_zero_warn(
+                    f"{what} is {now}, but the {done} batches done of the epoch were made with {before[what]}: "
+                    "until its end some samples come twice, or not at all; from the next epoch on all come once."
+                )

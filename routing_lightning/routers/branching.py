@@ -209,29 +209,39 @@ class BranchingRouter(HostModule, Router):
                 "nobody knows how long that is; set trainer.max_epochs or max_steps; or stage of the router, and "
                 "begin 0."
             )
-        self.first.fill_(round(self.begin * batches))
+        first, longest = self._shares(batches)
+        self.first.fill_(first)
         if not self.longest:
-            self.longest.fill_(self._share(batches))
+            self.longest.fill_(longest)
 
-    def _share(self, batches: float) -> int:
-        """Batches that each depth is open for at most, where the training has so many."""
-        return max(1, round(self.search * batches / max(1, len(self.depths))))
+    def _shares(self, batches: float) -> tuple[int, int]:
+        """Batches before the first depth opens, and the most that one is open, of a training of so many batches."""
+        longest = self.stage or max(1, round(self.search * batches / max(1, len(self.depths))))
+        return round(self.begin * batches), longest
+
+    def _kept_plan(self, batches: float) -> list[str]:
+        """Says that the search goes on as it was planned for a training of another length, if it does."""
+        kept, count = (int(self.first), int(self.longest)), len(self.depths)
+        if math.isfinite(batches):
+            own = self._shares(batches)
+            now = f"{own[0]} and {own[1]} of a training of {batches:g}"
+        else:
+            own = (kept[0], self.stage or -1)  # a training without an end has no shares
+            now = "shares of this one, whose length nobody knows"
+        if own == kept or (self.stage is not None and (not self.begin or self.opened == count)):
+            return []
+        over = ", and its search is over" if self.is_over else ""
+        return [
+            f"BranchingRouter goes on with the checkpoint's plan{over}, whose run had another length or shares: "
+            f"{kept[0]} batches before the search and up to {kept[1]} for each of {count} depths, not {now}; to plan "
+            "anew, start a new run from the weights (--weights in place of --ckpt_path) with another begin or search."
+        ]
 
     def foresee(self, batches: float, layers: Sequence[str]) -> list[str]:
-        """Whether a depth is open too shortly to tell, the last is asked too late, or the plan is another run's."""
-        found, longest, count = [], int(self.longest), len(self.depths)
-        known = math.isfinite(batches)
-        if self.stage is None and not (known and self._share(batches) == longest):  # as a checkpoint has it
-            other = (
-                f"of {batches:g} batches it would be {self._share(batches)}" if known else "this training has no end"
-            )
-            found.append(
-                f"BranchingRouter {'has ended' if self.is_over else 'goes on with'} its search as it was planned at "
-                f"its start, up to {longest} batches for each depth ({other}); for another plan start a new run from "
-                "the weights (--weights in place of --ckpt_path) with another search."
-            )
+        """Whether a depth is open too shortly to tell, the last too late, or a plan is old; see the base class."""
         if self.is_over:
-            return found
+            return self._kept_plan(batches)
+        found, longest, count = self._kept_plan(batches), int(self.longest), len(self.depths)
         settled = self.settle * longest
         compared = longest - math.ceil(settled)
         longer = "search" if self.stage is None else "stage"

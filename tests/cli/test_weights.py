@@ -72,25 +72,34 @@ def test_a_state_that_cannot_be_taken_over_is_told_in_a_sentence(damage, run, tm
     assert list(tmp_path.iterdir()) == [path]
 
 
-LACKS = {
-    "loops": {},
-    "lr_schedulers": {},
-    "routing_lightning_progress": {},
-    "optimizer_states is empty": {"optimizer_states": []},
-    "(optimizer_states is empty)": {"optimizer_states": [{}]},
-    "the state of a schedule": {"lr_schedulers": [{}]},
-}
-
-
-@pytest.mark.parametrize(("part", "damage"), LACKS.items())
-def test_a_checkpoint_that_lacks_where_its_run_stands_is_told_in_a_sentence(part, damage, run, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"loops": None}, "the checkpoint lacks loops"),
+        ({"optimizer_states": None}, "the checkpoint lacks optimizer_states"),
+        ({"lr_schedulers": None}, "the checkpoint lacks lr_schedulers"),
+        ({"lr_schedulers": [{}]}, "lr_schedulers of the checkpoint holds the empty state"),
+        ({"routing_lightning_progress": None}, "the checkpoint lacks routing_lightning_progress"),
+        ({"optimizer_states": []}, "optimizer_states of the checkpoint is []"),
+        ({"optimizer_states": [{}]}, "it lacks state"),
+        ({"optimizer_states": [{"state": {}}]}, "it lacks param_groups"),
+        ({"optimizer_states": [{"state": {}, "param_groups": []}]}, "cannot be taken over"),
+        ({"optimizer_states": [{"state": {}, "param_groups": [{}]}]}, "cannot be taken over"),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_lacks_a_part_is_refused(damage, words, run, tmp_path, capsys):
     path = tmp_path / "damaged.ckpt"
-    torch.save({key: value for key, value in run[2].items() if key != part} | damage, path)
-    with pytest.raises(SystemExit):
-        main(["fit", f"--ckpt_path={path}", f"--trainer.default_root_dir={tmp_path}", "--trainer.max_epochs=2"])
-    (sentence,) = capsys.readouterr().err.splitlines()
-    assert "error: the checkpoint lacks " in sentence and part in sentence and "--weights" in sentence
+    content = {**run[2], **damage}
+    torch.save({key: value for key, value in content.items() if value is not None}, path)
+    sentence = refused(capsys, f"--ckpt_path={path}", f"--trainer.default_root_dir={tmp_path}")
+    assert words in sentence and "--weights" in sentence
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_run_that_has_made_more_epochs_than_it_may_is_told_with_both_numbers(run, tmp_path, capsys):
+    words = [f"--ckpt_path={run[1]}", f"--trainer.default_root_dir={tmp_path}", "--trainer.max_epochs=0"]
+    assert "the run has made 1 epochs, and trainer.max_epochs is 0; give more than 1" in refused(capsys, *words)
 
 
 @pytest.mark.parametrize("given", ["path", "last", "best"])

@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import (
     LearningRateMonitor,
     ModelCheckpoint,
     StochasticWeightAveraging,
+    Timer,
 )
 from lightning.pytorch.cli import ReduceLROnPlateau
 from lightning.pytorch.loggers import Logger
@@ -137,7 +138,7 @@ MODELS = {
 }
 
 
-def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, data=None, **options) -> tuple[Trainer, Curves]:
+def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, **options) -> tuple[Trainer, Curves]:
     curves = Curves()
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     # Lightning adds a ModelCheckpoint, which writes into the working directory, where nobody else saves.
@@ -154,7 +155,7 @@ def fit(model: LightningModule, *callbacks: Callback, ckpt_path=None, data=None,
         logger=curves,
         callbacks=list(callbacks),
     )
-    trainer.fit(model, data or ToyDataModule(count=72), ckpt_path=ckpt_path)  # 5 batches, the last one of 8 samples
+    trainer.fit(model, ToyDataModule(count=72), ckpt_path=ckpt_path)  # 5 batches, the last one of 8 samples
     return trainer, curves
 
 
@@ -483,24 +484,57 @@ def test_a_run_that_was_stopped_early_stays_so(model, stops, goes_on, tmp_path, 
     assert without.current_epoch == epochs + 2
 
 
-ENDS = {
-    "made 2 epochs, and trainer.max_epochs is 2;": {"max_epochs": 2},
-    "made 7 steps, and trainer.max_steps is 7;": {"max_epochs": -1, "max_steps": 7},
-    "trained for 0:00:00, and trainer.max_time,": {"max_epochs": -1, "max_time": {"microseconds": 1}},
-    "trained for 0:00:00, and trainer.max_time, or": {"max_epochs": 9, "max_time": {"microseconds": 1}},
-}
-
-
-@pytest.mark.parametrize(("limit", "options"), ENDS.items())
-def test_a_run_that_is_over_has_its_averages_and_says_so(limit, options, tmp_path, caplog):
+@pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 7}])
+def test_a_run_that_is_over_has_its_averages_and_says_so(options, tmp_path, caplog):
     average = partial(EMAWeightAveraging, decay=0.9)
     whole, _ = fit(routed(), average(), ModelCheckpoint(tmp_path, filename="end", save_last=True), **options)
     path = sorted(tmp_path.glob("*.ckpt"))[-1]
     again, _ = fit(routed(), average(), ckpt_path=path, **options)
-    assert again.global_step == whole.global_step
-    assert f"nothing was trained: the run has {limit}" in caplog.text
+    limit = "max_steps is 7" if "max_steps" in options else "max_epochs is 2"
+    assert "nothing was trained: the run has made " in caplog.text and limit in caplog.text
     for name, value in whole.lightning_module.state_dict().items():
         assert torch.equal(value, again.lightning_module.state_dict()[name]), name
+
+
+SHORT, LONG = {"microseconds": 1}, {"minutes": 5}
+ENDS = {
+    "epochs": ({"max_epochs": 2}, ["2 epochs, and trainer.max_epochs is 2; give more to go on"], {"max_epochs": 3}),
+    "steps": ({"max_epochs": -1, "max_steps": 7}, ["7 steps, and trainer.max_steps is 7; give"], {"max_steps": 9}),
+    "epochs and steps": (
+        {"max_epochs": 1, "max_steps": 5},
+        ["max_steps is 5; the run", "max_epochs is 1; give more of each"],
+        {"max_epochs": 2, "max_steps": 8},
+    ),
+    "epochs before steps": ({"max_epochs": 1, "max_steps": 9}, ["made 1 epochs"], {"max_epochs": 2}),
+    "time": ({"max_epochs": -1, "max_time": SHORT}, ["trainer.max_time (or the duration of"], {"max_time": LONG}),
+    "time before epochs": ({"max_epochs": 9, "max_time": SHORT}, ["trainer.max_time (or"], {"max_time": LONG}),
+    "time, at least an epoch": (
+        {"max_epochs": -1, "max_time": SHORT, "min_epochs": 1},
+        ["trainer.max_time (or"],
+        {"max_time": LONG},
+    ),
+    "time and steps": (
+        {"max_epochs": -1, "max_steps": 4, "max_time": SHORT, "min_steps": 4},
+        ["max_steps is 4; the run has taken", "more of each"],
+        {"max_time": LONG, "max_steps": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "told", "more"), ENDS.values(), ids=ENDS)
+def test_each_way_in_which_a_run_ends_is_named_and_more_of_it_goes_on(options, told, more, tmp_path, caplog):
+    save = ModelCheckpoint(tmp_path, filename="end", save_last=True)
+    first, _ = fit(routed(), save, **options)
+    path = tmp_path / "last.ckpt"
+    again, _ = fit(routed(), ckpt_path=path, **options)
+    assert again.global_step == first.global_step and not again.lightning_module.began
+    (sentence,) = [text for text in caplog.messages if text.startswith("nothing was trained")]
+    assert all(part in sentence for part in told)
+    assert {name for name in ("max_epochs", "max_steps", "max_time") if f"trainer.{name} " in sentence} == set(more)
+    longer, _ = fit(routed(), ckpt_path=path, **(options | {"max_steps": first.global_step + 2} | more))
+    assert longer.lightning_module.began and longer.global_step > first.global_step
+    timers = [one for one in longer.callbacks if isinstance(one, Timer)]
+    assert all(one.time_elapsed() >= one._offset > 0 for one in timers)  # the time of the first run counts
 
 
 @pytest.mark.parametrize("left", [1, 3])
@@ -514,12 +548,16 @@ def test_an_epoch_that_has_fewer_batches_than_are_done_is_told(model, left, tmp_
     assert more.global_step == 8
 
 
-@pytest.mark.parametrize("size", [8, 16])
-def test_batches_of_another_size_within_an_epoch_are_told(size, tmp_path, recwarn):
-    fit(MODELS["routed"](), ModelCheckpoint(tmp_path, filename="within", every_n_train_steps=3), max_epochs=1)
-    path = tmp_path / "within.ckpt"
-    fit(MODELS["routed"](), ckpt_path=path, max_epochs=1, data=ToyDataModule(count=72, batch_size=size))
-    told = [
-        str(one.message) for one in recwarn if "3 batches of the epoch are done, of 16 samples each" in str(one.message)
-    ]
-    assert [f"now a batch has {size} " in one for one in told] == [True] * (size != 16)
+def test_a_batch_size_that_changes_within_an_epoch_is_told(tmp_path, recwarn):
+    save = [ModelCheckpoint(tmp_path, filename=f"{{step}}-{at}", every_n_train_steps=at) for at in (3, 5)]
+    fit(routed(), *save, max_epochs=1)
+    within, after = sorted(tmp_path.glob("*.ckpt"))
+    words = "batch_size is 8, but the 3 batches done of the epoch were made with 16"
+    for path, size, told in ((within, 8, True), (within, 16, False), (after, 8, False)):
+        recwarn.clear()
+        fit_with = ToyDataModule(count=72)
+        fit_with.batch_size = size
+        trainer = Trainer(accelerator="cpu", max_epochs=2, logger=False, enable_progress_bar=False,
+                          enable_checkpointing=False, num_sanity_val_steps=0)  # fmt: skip
+        trainer.fit(routed(), fit_with, ckpt_path=path)
+        assert any(words in str(one.message) for one in recwarn) == told

@@ -407,20 +407,36 @@ def test_a_search_that_cannot_tell_or_end_is_told_at_the_start(options, batches,
 
 
 @pytest.mark.parametrize(
-    ("batches", "words"),
-    [(1_000, None), (2_000, r"up to 100 .* \(of 2000 batches it would be 200\)"), (math.inf, "has no end")],
+    ("options", "length", "words"),
+    [
+        ({"stage": None}, 2000, "50 batches before the search and up to 67 for each of 3 depths, not 100 and 133 of a"),
+        ({"stage": None}, 1000, None),
+        (
+            {"stage": None},
+            math.inf,
+            "50 batches before the search and up to 67 .* not shares of this one, whose length",
+        ),
+        ({"stage": None, "begin": 0.0}, 2000, "0 batches before the search and up to 67 .* not 0 and 133"),
+        ({"stage": 67}, 2000, "50 batches before the search and up to 67 for each of 3 depths, not 100 and 67 of a"),
+        ({"stage": 67}, 1000, None),
+        ({"stage": 67, "begin": 0.0}, 2000, None),
+        ({"stage": 67, "begin": 0.0}, math.inf, None),
+    ],
 )
-def test_a_search_that_goes_on_is_as_long_as_it_was_planned_to_be_which_is_told(batches, words):
-    first, again = built(stage=None, search=0.3, begin=0.0), built(stage=None, search=0.3, begin=0.0)
-    first.plan(1_000)
-    again.load_state_dict(first.state_dict())
-    again.plan(batches)
-    assert again.longest == 100
-    told = again.foresee(batches, LAYERS)
+def test_a_plan_for_a_run_of_another_length_is_told(options, length, words):
+    router = built(**{"search": 0.2, "begin": 0.05, "settle": 0.3, "pace": 1.0, "shortest": 0.0} | options)
+    router.plan(1000)
+    assert not [line for line in router.foresee(1000, LAYERS) if "plan" in line]
+    router.opened.fill_(1)
+    router.plan(length)  # as in a run that goes on
+    told = [line for line in router.foresee(length, LAYERS) if "plan" in line]
     assert len(told) == (words is not None)
     assert words is None or re.search(words, told[0])
-    again.closed.fill_(3)
-    assert ["has ended its search" in one for one in again.foresee(batches, LAYERS)] == [True] * len(told)
+    router.opened.fill_(3)
+    router.closed.fill_(3)
+    over = router.foresee(length, LAYERS)
+    assert len(over) == (words is not None and "stage" in options and options["stage"] is None)
+    assert all("search is over" in line for line in over)
 
 
 def test_a_search_that_did_not_end_is_told_at_the_end():

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from routing_lightning.callbacks.access import depth_names, gains_of, policy_of, router_of, trace_of, writers
 from routing_lightning.errors import UsageError
 from routing_lightning.paths import local_path
-from routing_lightning.record import FILE_NAME, POOLED, RouteRecord, write_whole
+from routing_lightning.record import FILE_NAME, POOLED, RouteRecord, claim_file, write_whole
 from routing_lightning.routers import BranchingRouter, Router
 from routing_lightning.rows import RowGatherer
 
@@ -38,8 +39,8 @@ class RouteRecorder(L.Callback):
     nor checkpoints grow without bound. Large tables, of which a snapshot takes as long as a training step, begin with
     less frequent ones.
 
-    Without a logger that has a folder, the file goes to the Trainer's ``default_root_dir``. With ``fast_dev_run``
-    nothing is written.
+    Without a logger that has a folder, the file goes to the Trainer's ``default_root_dir``. Where that has the file of
+    another run it is called ``routes-v1.npz``, and so on, which is noted. With ``fast_dev_run`` nothing is written.
 
     Args:
         growth: take a snapshot when the step has grown by this share, above 0.
@@ -78,6 +79,8 @@ class RouteRecorder(L.Callback):
         self._gains: np.ndarray | None = None  # (D, 3), see RouteRecord
         self._router: Router | None = None
         self._path: Path | None = None
+        self._owned: Path | None = None  # the file of this run in its place, once it is written
+        self._goes_on = False  # the file in its place is of the run that this one goes on with
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -131,6 +134,7 @@ class RouteRecorder(L.Callback):
         self._pending = state_dict["pending"].numpy().copy()
         self._buffer.clear()
         self._packed = (), b""
+        self._goes_on = True
         self.thinned = int(state_dict["thinned"])
 
     def _clear(self, shape: tuple[int, ...]) -> None:
@@ -307,9 +311,14 @@ class RouteRecorder(L.Callback):
         self.save()
 
     def save(self) -> None:
-        """Writes the file, if there is a place and something to write."""
-        if self._router is not None and self._path is not None and self._snapshots:
-            write_whole(self._path, self._content())
+        """Writes the file, if there is a place and something to write; that of another run is left as it is."""
+        if self._router is None or self._path is None or not self._snapshots:
+            return
+        if self._owned is None or self._owned.parent != self._path.parent:
+            self._owned = self._path if self._goes_on else claim_file(self._path)
+            if self._owned != self._path:
+                rank_zero_warn(f"{self._path} is the record of another run: that of this one is {self._owned}")
+        write_whole(self._owned, self._content())
 
 
 STAGES = ("val", "train")

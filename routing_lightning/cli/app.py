@@ -347,7 +347,7 @@ class RoutingCLI(LightningCLI):
                 )
         elif not trainer.get("fast_dev_run") and logger not in (None, True, False):
             for one in logger if isinstance(logger, list) else [logger]:
-                claimed = folders.claim_for_logger(one, self._get(self.config, "ckpt_path"))
+                claimed = folders.claim_for_logger(one, self._get(self.config, "ckpt_path"), self.claimed)
                 if claimed is not None:
                     self.folder, self.claimed = claimed, [*self.claimed, claimed]
         trial = trainer.get("fast_dev_run")

@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,13 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def claim_for_logger(logger: Any, ckpt_path: str | None) -> Path | None:
+def claim_for_logger(logger: Any, ckpt_path: str | None, claimed: Sequence[Path] = ()) -> Path | None:
     """Gives a logger of the user's that numbers its folders one of its own.
 
     Args:
         logger: any logger. Those that keep no numbered folder are left alone.
         ckpt_path: the checkpoint that the run goes on from, whose folder it may use.
+        claimed: folders that other loggers of the run have got, which it may use, too.
 
     Returns:
         The folder, if one was claimed.
@@ -167,7 +169,13 @@ def claim_for_logger(logger: Any, ckpt_path: str | None) -> Path | None:
     folder = Path(logger.log_dir)
     if ckpt_path is not None and folder.resolve() in Path(ckpt_path).resolve().parents:
         return None
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"the logger's folder {folder} holds another run; give another version, or leave it out.")
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder in claimed:
+        return None
+    try:
+        folder.mkdir(parents=True)  # atomic: of runs that begin together one succeeds
+    except FileExistsError as error:
+        raise UsageError(
+            f"the logger's folder {folder} is there already and holds another run, or one that has just begun; give "
+            "another version, or leave it out."
+        ) from error
     return folder

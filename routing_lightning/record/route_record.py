@@ -1,6 +1,7 @@
 """The raw numbers behind all figures, and their file."""
 
 import io
+import itertools
 import math
 import os
 import zipfile
@@ -90,6 +91,19 @@ def write_whole(path: Path, content: bytes) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_bytes(content)
     os.replace(part, path)
+
+
+def claim_file(path: Path) -> Path:
+    """Makes an empty file that no other run has: at the path, or ``name-v1``, ``name-v2``, ... where that is taken."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count():
+        candidate = path if number == 0 else path.with_name(f"{path.stem}-v{number}{path.suffix}")
+        try:
+            candidate.open("xb").close()  # atomic: of all that try one succeeds
+        except FileExistsError:
+            continue
+        return candidate
+    raise AssertionError
 
 
 @dataclass

@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lightning as L
@@ -10,7 +11,7 @@ from torch import nn
 
 from routing_lightning.callbacks import RouteRecorder, RoutingMap
 from routing_lightning.errors import UsageError
-from routing_lightning.record import RouteRecord
+from routing_lightning.record import RouteRecord, claim_file
 from routing_lightning.routers import Router, RoutingSpec, Trace
 from tests.callbacks.conftest import Spy, all_callbacks, table_of_checkpoint
 from tests.conftest import ToyDataModule, toy_model
@@ -259,3 +260,31 @@ def test_two_processes_add_up_the_routes_of_validation(fit, tmp_path):
     routes, counts, _ = RouteRecord.load(path).map_routes()
     assert counts.sum() == 96
     assert len({tuple(route) for route in routes.tolist()}) == len(routes)
+
+
+def test_a_second_run_in_a_folder_keeps_the_record_of_the_first(tmp_path):
+    options = {
+        "default_root_dir": tmp_path, "logger": False, "accelerator": "cpu", "enable_progress_bar": False,
+        "enable_model_summary": False, "limit_val_batches": 0,
+    }  # fmt: skip
+    save = ModelCheckpoint(tmp_path / "saved", save_last=True)
+    L.Trainer(callbacks=[RouteRecorder(), save], max_epochs=1, **options).fit(toy_model(), ToyDataModule())
+    first = (tmp_path / "routes.npz").read_bytes()
+    with pytest.warns(
+        UserWarning, match="routes.npz is the record of another run: that of this one is .*routes-v1.npz"
+    ):
+        other = L.Trainer(callbacks=[RouteRecorder()], max_epochs=2, enable_checkpointing=False, **options)
+        other.fit(toy_model(), ToyDataModule())
+    assert (tmp_path / "routes.npz").read_bytes() == first
+    assert RouteRecord.load(tmp_path / "routes-v1.npz").steps[-1] == other.global_step == 12
+    # One that goes on from a checkpoint goes on with its file.
+    third = L.Trainer(callbacks=[RouteRecorder()], max_epochs=2, enable_checkpointing=False, **options)
+    third.fit(toy_model(), ToyDataModule(), ckpt_path=tmp_path / "saved" / "last.ckpt")
+    assert RouteRecord.load(tmp_path / "routes.npz").steps[-1] == 12
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == ["routes-v1.npz", "routes.npz"]
+
+
+def test_of_runs_that_begin_together_each_has_a_file(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: claim_file(tmp_path / "routes.npz"), range(40)))
+    assert len(set(found)) == 40 and tmp_path / "routes.npz" in found

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from routing_lightning.cli import checkpoints, folders, main
 from routing_lightning.errors import UsageError
@@ -245,3 +246,20 @@ def test_the_best_of_a_run_that_went_on_elsewhere_may_lie_with_the_first_one(tmp
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save({"callbacks": {"ModelCheckpoint": state}}, path)
     assert checkpoints.best_of(then / "last.ckpt") == first / "best.ckpt"
+
+
+def test_of_runs_that_begin_together_one_has_a_fixed_folder(tmp_path):
+    """Also while none of them has written anything."""
+
+    def claim_once(_: int) -> Path | None:
+        try:
+            return folders.claim_for_logger(CSVLogger(tmp_path, version="mine"), None)
+        except UsageError as error:
+            assert "holds another run, or one that has just begun" in str(error)
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [folder for folder in pool.map(claim_once, range(40)) if folder is not None]
+    assert found == [tmp_path / "lightning_logs" / "mine"]
+    # Two loggers of one run may share it.
+    assert folders.claim_for_logger(TensorBoardLogger(tmp_path, version="mine"), None, found) is None

@@ -205,7 +205,7 @@ SWITCHES = [
     trainer(devices=1, accelerator="auto"),
     trainer(accelerator="gpu", refused=ALL),
     trainer(devices=2, strategy="ddp", apart=True),
-    trainer(devices=2, strategy="ddp_spawn", apart=True, warns=True),
+    trainer(devices=2, strategy="ddp_spawn", apart=True),
     trainer(devices=2, strategy="ddp_find_unused_parameters_true", apart=True),
     trainer(devices=2, strategy=DDP, refused=ALL),  # a name; a class is given by class_path
     Switch("DDPStrategy(static_graph=true)", ["--trainer.devices=2", f"--trainer.strategy={DDP}",

@@ -13,7 +13,6 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from routing_lightning.callbacks.stop import SaveOnStop
 from routing_lightning.errors import UsageError

@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
@@ -268,6 +269,9 @@ def one_sentence(message: str) -> str:
     refused = _REFUSED.search(sentence)
     if classes and classes[-1].endswith(".TaskClassifier") and (other := _UNKNOWN.search(sentence)):
         sentence, refused = f"{'.'.join(keys)}: Option '{other[1] or other[2]}' is not accepted", other
+    there = [refused[1].partition(".")[0]] if refused else re.findall(r"'(\w+)':", " ".join(given))
+    if misspelt := next(filter(None, map(_misspelt, there)), None):
+        return f"{'.'.join(keys)}: {misspelt}"
     if refused and classes and classes[-1].endswith(".TaskClassifier"):  # the type of all models stands in for one
         return (
             f"{sentence} before there is a model; give a method first, such as --config configs/methods/wpl.yaml, and "
@@ -284,6 +288,12 @@ def one_sentence(message: str) -> str:
     if classes and refused and (allowed := options_of(classes[-1])):
         sentence += f" by {classes[-1].rpartition('.')[2]}, which takes {', '.join(allowed)}{hint(refused[1], allowed)}"
     return sentence
+
+
+def _misspelt(key: str) -> str | None:
+    """A sentence about a key that is nearly ``class_path`` or ``init_args``; None if it is not, or one of these."""
+    near = get_close_matches(key, ["class_path", "init_args"], n=1, cutoff=0.8)
+    return f"there is no {key}; did you mean {near[0]}?" if near and near[0] != key else None
 
 
 def what_to_give(missing: str) -> str:

@@ -26,6 +26,7 @@ from routing_lightning.report.methods import (
     group_runs,
     method_name,
     paper_values,
+    unlike,
     validation_data,
 )
 from routing_lightning.report.runs import Run, join_resumed, seconds_per_epoch, settings_of
@@ -633,6 +634,30 @@ def test_each_control_of_routing_is_one_for_the_network_that_it_routes(tmp_path,
     assert control_of([ours, theirs], ours) is theirs and control_of([ours, wpl], ours) is None
     page = write_report(folders, tmp_path).read_text()
     assert "a control of the same network" in page and "-20.0" in page.replace("\u2212", "-")
+
+
+def test_the_control_is_that_trained_alike_and_what_was_trained_otherwise_is_named(tmp_path):
+    ours = config_of(0)
+    alike, other = (config_of(0, "data/cifar_mtl", "methods/fixed_random") for _ in range(2))
+    shared = config_of(0, "data/cifar_mtl", "methods/shared")
+    other["data"]["init_args"]["batch_size"] = shared["data"]["init_args"]["batch_size"] = 256
+    other["trainer"]["limit_train_batches"] = 60
+    ours["trainer"]["limit_train_batches"] = alike["trainer"]["limit_train_batches"] = None
+    ours["data"]["init_args"]["batch_size"] = alike["data"]["init_args"]["batch_size"] = 16
+    for one in (ours, alike, other, shared):
+        one["trainer"]["max_epochs"] = 3 if one is ours else 2  # what is common to both is compared
+    folders = {
+        name: write_run(tmp_path / name, one, (0.1, 0.3 + number / 10))
+        for number, (name, one) in enumerate({"other": other, "ours": ours, "alike": alike, "shared": shared}.items())
+    }
+    others, group, control, third = groups = group_runs([read_run(folder) for folder in folders.values()])
+    assert [control_of(groups, one) for one in (group, control, others)] == [control, control, others]
+    assert control_of(groups, third) is third and unlike(group, control) == []
+    page = write_report([folders["ours"], folders["alike"]], tmp_path / "a").read_text()
+    assert "trained otherwise" not in page and "-10.0" in page.replace("\u2212", "-")
+    page = write_report([folders["ours"], folders["other"]], tmp_path / "b").read_text()
+    words = "batch_size 16, of the control 256; limit_train_batches None, of the control 60"
+    assert "trained otherwise" in page and words in page
 
 
 def test_routes_that_were_learned_are_no_control(tmp_path):

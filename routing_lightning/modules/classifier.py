@@ -38,6 +38,7 @@ from routing_lightning.modules.resume import (
     Milestones,
     batches_of,
     check_epochs,
+    check_optimizers,
     check_whole,
     check_within,
     forget_strange_files,
@@ -506,6 +507,7 @@ class TaskClassifier(OptimizingModule):
             self.take_targets(Targets(**targets))
         state = checkpoint.get(KEY)
         self.restored = state
+        self.restored_optimizers = len(checkpoint.get("optimizer_states") or ())
         trainer = self._trainer
         if trainer is not None and goes_on and not self.began:  # else the Tuner goes back after its trials
             without_finders(trainer)
@@ -587,6 +589,7 @@ class TaskClassifier(OptimizingModule):
         check_known(self.trainer)
         if self.trainer.ckpt_path is not None:
             if restored is not None:
+                check_optimizers(self.restored_optimizers, len(self.trainer.optimizers))
                 self.resume(restored)
             self.tell_kept_values()
         self.set_logged_step()  # callbacks may log before the next batch does

@@ -58,6 +58,19 @@ def check_whole(checkpoint: Mapping[str, Any]) -> None:
         raise UsageError(f"lr_schedulers of the checkpoint holds the empty state of a schedule; {way_out}")
 
 
+def check_optimizers(saved: int, has: int) -> None:
+    """Checks that each optimizer has got its state: Lightning hands on as many as there are.
+
+    Raises:
+        UsageError: if there are more or fewer states than optimizers.
+    """
+    if saved != has:
+        raise UsageError(
+            f"optimizer_states of the checkpoint has {saved} states, but the run has {has} optimizers; give one that a "
+            "run has written whole, or begin a new run with its weights (--weights FILE)."
+        )
+
+
 def check_epochs(fit_loop: dict[str, Any], most: int | None) -> None:
     """Checks that a run has not made more epochs than it may.
 

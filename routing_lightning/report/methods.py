@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from routing_lightning.plots import Curve
-from routing_lightning.report.runs import BEFORE, Run, seed_of, settings_of
+from routing_lightning.report.runs import BEFORE, LENGTH, Run, seed_of, settings_of
 
 ALL_FC = "routing-all-fc"
 SAME = {"MARL-WPL: table": ALL_FC}  # two names of the paper for one method
@@ -273,6 +273,8 @@ def body_of(config: dict[str, Any]) -> tuple[Any, ...] | None:
 def control_of(groups: Sequence[Group], group: Group) -> Group | None:
     """What a group is compared with: a control of the same network, or, without one, of another.
 
+    Of several the one whose training has the fewest other settings, then that nearest to routing.
+
     Args:
         groups: the groups of a data set.
         group: one of them.
@@ -287,7 +289,33 @@ def control_of(groups: Sequence[Group], group: Group) -> Group | None:
         if other.method.startswith(name) and len(other.curve().epochs) and _is_untaught(other, group)
     ]
     body = body_of(group.runs[0].config)
-    return next((other for other in controls if body_of(other.runs[0].config) == body), next(iter(controls), None))
+    return min(  # the first of equals
+        controls,
+        key=lambda other: (body_of(other.runs[0].config) != body, len(_training_apart(group, other))),
+        default=None,
+    )
+
+
+# What makes a method; all other settings are those of a training, which are to be equal where methods are compared.
+OF_METHOD = tuple(f"model.init_args.{part}" for part in ("router", "network", "features", "final_reward"))
+
+
+def _training_apart(group: Group, control: Group) -> dict[str, tuple[Any, Any]]:
+    """Settings of the trainings of two groups that differ, with both values; its length apart, as epochs are paired."""
+    ours, theirs = settings_of(group.runs[0]), settings_of(control.runs[0])
+    return {
+        name: (ours[name], theirs[name])
+        for name in sorted({*ours} & {*theirs})
+        if not name.startswith(OF_METHOD) and name != "model.class_path" and name not in LENGTH
+        if not name.endswith(BEFORE) and _exact(ours[name]) != _exact(theirs[name])
+    }
+
+
+def unlike(group: Group, control: Group) -> list[str]:
+    """In which settings the training of a group differs from that of a control, each with both values."""
+    found = _training_apart(group, control)
+    words = {name: _words(name, list(values)) for name, values in found.items()}
+    return [f"{_label(name, found)} {own}, of the control {other}" for name, (own, other) in words.items()]
 
 
 def _is_untaught(control: Group, group: Group) -> bool:

@@ -38,6 +38,7 @@ from routing_lightning.report.methods import (
     mean_and_spread,
     method_name,
     paper_values,
+    unlike,
     validation_data,
 )
 from routing_lightning.report.runs import Run, join_resumed, read_run
@@ -248,12 +249,21 @@ def _against_control(groups: Sequence[Group]) -> str:
         interval = "one seed: none" if found.seeds == 1 else f"{markup.points(low)} to {markup.points(high)}"
         named = [markup.text(control.name)] * (len(names) > 1)
         points = f"<b>{markup.points(found.mean)}</b>"
-        rows.append([markup.text(group.name), *named, str(found.epoch), str(found.seeds), points, interval])
+        apart = markup.text("; ".join(unlike(group, control)))
+        rows.append([markup.text(group.name), *named, str(found.epoch), str(found.seeds), points, interval, apart])
+    differ = any(row[-1] for row in rows)
+    rows = rows if differ else [row[:-1] for row in rows]
     if not rows:
         return note
     against = "a control of the same network, where there is one," if len(names) > 1 else markup.text(*names)
     caption = f"Difference of accuracy to {against} in percentage points, paired by seed"
     head = ["method", *["control"] * (len(names) > 1), "epoch", "common seeds", "difference", "95 % interval"]
+    if differ:
+        head.append("trained otherwise")
+        note = (
+            "<p>Where the trainings differ in more than the method, so may the difference: compare runs with the same "
+            "settings.</p>"
+        ) + note
     return "<h3>Compared with the control</h3>" + markup.table(head, rows, caption) + note
 
 

@@ -17,7 +17,6 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from routing_lightning.errors import UsageError
-from routing_lightning.modules.schedule import LENGTHS
 from routing_lightning.paths import run_folder
 from routing_lightning.record import FILE_NAME, TEST_FILE, RouteRecord, TestedTask, load_test
 
@@ -438,6 +437,7 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 # How long a run is: of no effect on what was before its end, unless something was planned by it.
 LENGTH = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "trainer.min_epochs", "trainer.min_steps")
+LENGTHS = ("total_steps", "T_max", "total_iters")  # of torch's schedules; null or -1: that of the run which begins it
 BEFORE = " before"  # ends the name of a setting that a run had before it went on with another one
 
 

@@ -302,6 +302,21 @@ def test_options_without_a_class_are_told(place, kind, capsys):
 
 
 @pytest.mark.parametrize(
+    ("place", "key", "meant"),
+    [
+        ("model: {class_path: RoutedClassifier, init_arg: {network: RoutingAllFC}}", "init_arg", "init_args"),
+        ("model: {clas_path: RoutedClassifier, init_args: {network: RoutingAllFC}}", "clas_path", "class_path"),
+        ("data: {class_path: DigitsMTLDataModule, init_arg: {batch_size: 16}}", "init_arg", "init_args"),
+        ("model: {init_args: {optimizer: {class_path: SGD, initargs: {lr: 0.1}}}}", "initargs", "init_args"),
+    ],
+)
+def test_keys_that_are_nearly_those_of_a_class_are_told(place, key, meant, tmp_path, capsys):
+    (tmp_path / "slip.yaml").write_text(place)
+    found = refused(capsys, "fit", f"--config={ROOT}/configs/digits_mtl.yaml", f"--config={tmp_path}/slip.yaml")
+    assert f"there is no {key}; did you mean {meant}?" in found
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--trainer.logger=Logger"], "trainer.logger: Logger is only what all of its kind have in common; give the"),

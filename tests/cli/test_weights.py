@@ -81,6 +81,7 @@ def test_a_state_that_cannot_be_taken_over_is_told_in_a_sentence(damage, run, tm
         ({"optimizer_states": []}, "optimizer_states of the checkpoint is []"),
         ({"optimizer_states": [{}]}, "it lacks state"),
         ({"optimizer_states": [1]}, "it lacks state"),
+        ("twice", "has 2 states, but the run has 1 optimizers"),
         ({"optimizer_states": [{"state": {}}]}, "it lacks param_groups"),
         ({"optimizer_states": [{"state": {}, "param_groups": []}]}, "cannot be taken over"),
         ({"optimizer_states": [{"state": {}, "param_groups": [{}]}]}, "cannot be taken over"),
@@ -89,9 +90,12 @@ def test_a_state_that_cannot_be_taken_over_is_told_in_a_sentence(damage, run, tm
 )
 def test_a_checkpoint_that_lacks_a_part_is_refused(damage, words, run, tmp_path, capsys):
     path = tmp_path / "damaged.ckpt"
-    content = {**run[2], **damage}
+    states = run[2]["optimizer_states"]
+    content = {**run[2], **({"optimizer_states": states * 2} if damage == "twice" else damage)}
     torch.save({key: value for key, value in content.items() if value is not None}, path)
-    sentence = refused(capsys, f"--ckpt_path={path}", f"--trainer.default_root_dir={tmp_path}")
+    sentence = refused(
+        capsys, f"--ckpt_path={path}", f"--trainer.default_root_dir={tmp_path}", "--trainer.max_epochs=2"
+    )
     assert words in sentence and "--weights" in sentence
     assert list(tmp_path.iterdir()) == [path]
 

@@ -110,7 +110,8 @@ def check_lasts(trainer: L.Trainer, length: Callable[[str], int]) -> None:
                 if endless
                 else ", or its total_steps to null, which is the length of the run"
                 if trainer.ckpt_path is None
-                else ", since a resumed run keeps the length that it began with"
+                else ", since a resumed run keeps the length that it began with, or begin a new run with its weights "
+                "(--weights in place of --ckpt_path)"
             )
             makes = "does not end by itself" if endless else f"makes {needed}"
             raise UsageError(

@@ -130,9 +130,8 @@ def test_a_run_that_goes_on_beyond_its_schedule_is_told_before_it_trains(model, 
     fit(made(), ModelCheckpoint(tmp_path, filename="end"))
     length = {"step": 2 * BATCHES, "epoch": 2}[interval]
     ends = f"OneCycleLR ends after {length} {interval}s but the run makes"
-    with pytest.raises(
-        UsageError, match=f"{ends} .*; set trainer.max_{interval}s to at most {length}, since a resumed"
-    ):
+    way_out = f"set trainer.max_{interval}s to at most {length}, since a resumed .* or begin a new run with its weights"
+    with pytest.raises(UsageError, match=f"{ends} .*; {way_out}"):
         fit(made(), max_epochs=3, ckpt_path=tmp_path / "end.ckpt")
     late = partial(MODELS[model], lr_scheduler=partial(OneCycleLR, max_lr=0.1, total_steps=2), lr_interval=interval)
     with pytest.raises(UsageError, match=f"ends after 2 {interval}s but .* or its total_steps to null"):

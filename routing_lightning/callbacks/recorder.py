@@ -314,11 +314,12 @@ class RouteRecorder(L.Callback):
         """Writes the file, if there is a place and something to write; that of another run is left as it is."""
         if self._router is None or self._path is None or not self._snapshots:
             return
+        content = self._content()  # first, since a file that is claimed is empty until it is written
         if self._owned is None or self._owned.parent != self._path.parent:
             self._owned = self._path if self._goes_on else claim_file(self._path)
             if self._owned != self._path:
                 rank_zero_warn(f"{self._path} is the record of another run: that of this one is {self._owned}")
-        write_whole(self._owned, self._content())
+        write_whole(self._owned, content)
 
 
 STAGES = ("val", "train")

@@ -190,6 +190,7 @@ class TaskClassifier(OptimizingModule):
         self.noise_keys: NoiseKeys | None = None
         self.changed: list[Change] = []  # what is not as in the checkpoint, until the training starts
         self.restored: dict[str, Any] | None = None  # what a checkpoint tells, until the training starts
+        self.restored_optimizers = 0  # how many states of optimizers it holds
         self.began = False  # whether the latest fit has begun to train
         self.stopped: str | None = None  # why the run that goes on was stopped for good
 

@@ -225,17 +225,18 @@ def check_within(trainer: L.Trainer, before: Mapping[str, int | None]) -> None:
     """
     loop: Any = trainer.fit_loop
     progress = loop.epoch_loop.batch_progress
+    if not loop.restarted_mid_epoch or progress.is_last_batch:
+        return
     done, has = progress.current.processed, trainer.num_training_batches
-    if loop.restarted_mid_epoch and not progress.is_last_batch and done >= has:
+    if done >= has:
         raise UsageError(
             f"{done} batches of the epoch are done, but now it has {has}; go on with as many as before "
             "(trainer.limit_train_batches, overfit_batches, batch_size of the data, trainer.devices), at least until "
             "the end of the epoch."
         )
-    if loop.restarted_mid_epoch and not progress.is_last_batch:
-        for what, now in batches_of(trainer).items():
-            if before.get(what) is not None and now is not None and before[what] != now:
-                rank_zero_warn(
-                    f"{what} is {now}, but the {done} batches done of the epoch were made with {before[what]}: "
-                    "until its end some samples come twice, or not at all; from the next epoch on all come once."
-                )
+    for what, now in batches_of(trainer).items():
+        if before.get(what) is not None and now is not None and before[what] != now:
+            rank_zero_warn(
+                f"{what} is {now}, but the {done} batches done of the epoch were made with {before[what]}: "
+                "until its end some samples come twice, or not at all; from the next epoch on all come once."
+            )
